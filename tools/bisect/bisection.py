@@ -13,7 +13,7 @@ inputs, and reduced as long as it stays wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,14 +27,13 @@ from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
 from ...runtime.passes import Rewrites
 from ...runtime.passes.driver import Rewrite
-from ...runtime.plan.backend import Backend, Claim, Decline, Device, measured
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.ended import RunnerEnded
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
 from ..common.threads import use_threads
 from ..compare.importing import changed_by_import
-from ..compare.layer_matcher import LayerMatcher
+from ..compare.layer_matcher import Layer, LayerMatcher
 from ..export.export import model_title
 from ..runners.replay import (
     BackendPlayer,
@@ -52,6 +51,7 @@ from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, Judge, overall
 from ..verdict.judged import Judged
+from .mixing import mixed
 from .reduction import Reduced, reduce_graph
 
 
@@ -72,7 +72,7 @@ class Bisection(Judged):
         rewrite: the first rewrite that makes the result wrong.
         nodes: the file's names of the faulty nodes; without a fault, of the first one whose results
             importing changes, by no more than rounding might.
-        findings: the outputs with the fault.
+        findings: the outputs with the fault; results of the nodes where outputs are inconclusive.
         runs: number of runs.
         reduced: the smallest part that is wrong or ends the runner; None if there is none.
         unread: why the other program does not run the file itself, so that an error of importing it
@@ -268,7 +268,11 @@ class _Trial:
             self.say(f"{self._runner.name}: the optimised graph")
             graph, optimised = best, findings(best)
             if not _wrong(optimised):
-                self._note(fault="none", findings=tuple(_worse(outputs, optimised)))
+                doubtful = _worse(outputs, optimised)
+                self._note(fault="none", findings=tuple(doubtful))
+                graph = plain if doubtful is outputs else best
+                if any(not each.ok for each in doubtful) and self._search_doubts(graph, feeds):
+                    return
                 self._search_later_runs(best, feeds, lambda found: judge.findings(wanted, found))
                 return
             outputs = optimised
@@ -356,11 +360,24 @@ class _Trial:
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         else:
-            match = LayerMatcher((reference, runner), graph, values, say=self.say)
-            layers = match.alone(graph, runner.units(graph))
-            wrong = (layer for layer in layers if layer.verdict == "wrong")
+            wrong = self._wrong_alone(graph, values)
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
+
+    def _search_doubts(self, graph: Graph, feeds: Values) -> bool:
+        """Find nodes that alone are wrong where outputs are inconclusive; return whether any is."""
+        wrong = self._wrong_alone(graph, run_all(self._reference, graph, feeds))
+        if wrong:
+            names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
+            findings = (each for layer in wrong for each in layer.findings if not each.ok)
+            self._note(fault="nodes", nodes=tuple(names), findings=tuple(findings))
+        return bool(wrong)
+
+    def _wrong_alone(self, graph: Graph, values: Values) -> list[Layer]:
+        """Return the runner's steps that are wrong on the reference's values."""
+        match = LayerMatcher((self._reference, self._runner), graph, values, say=self.say)
+        layers = match.alone(graph, self._runner.units(graph))
+        return [layer for layer in layers if layer.verdict == "wrong"]
 
     def _search_later_runs(
         self, graph: Graph, feeds: Values, findings: Callable[[Values], list[Finding]]
@@ -452,38 +469,3 @@ def guilty(steps: Sequence[Step], is_wrong: Callable[[Sequence[Step]], bool]) ->
     if not wrong:
         return list(steps)
     return [step for half in wrong for step in guilty(half, is_wrong)]
-
-
-def mixed(reference: BackendPlayer, runner: BackendPlayer, names: Set[str]) -> BackendPlayer:
-    """Return backends that run the named nodes on the runner's, all others on the reference's."""
-    own = tuple(_Limited(each, frozenset(names), runner.options) for each in runner.backends)
-    return BackendPlayer(runner.name, (*own, *reference.backends), reference.options)
-
-
-class _Limited:
-    """A backend restricted to some nodes."""
-
-    def __init__(self, backend: Backend, names: frozenset[str], options: Options) -> None:
-        self._backend, self._names, self._options = backend, names, options
-
-    @property
-    def name(self) -> str:
-        """The backend's name."""
-        return self._backend.name
-
-    @property
-    def device(self) -> Device:
-        """The backend's device."""
-        return self._backend.device
-
-    def prepare(self, graph: Graph, free: Set[Node], options: Options) -> _Limited:
-        """Let the backend measure for its claims of these nodes."""
-        found = measured(self._backend, graph, self._own(free), self._options)
-        return _Limited(found, self._names, self._options)
-
-    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterable[Claim | Decline]:
-        """Yield the backend's claims and declines for these nodes."""
-        return self._backend.claim(graph, self._own(free), self._options)
-
-    def _own(self, free: Set[Node]) -> frozenset[Node]:
-        return frozenset(node for node in free if node.name in self._names)

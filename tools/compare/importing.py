@@ -35,7 +35,8 @@ class Imported:
     Attributes:
         findings: the outputs that a program gives for the file, and not for what was read of it.
         node: the file's name of the first node of which this is so; empty if it is not known.
-        unread: why the program does not run the file itself; empty if it does.
+        unread: why the program does not run the file itself, or why its run says nothing; empty if
+            neither is so.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -65,14 +66,21 @@ def changed_by_import(
         results = _of_file(source, written, player, feeds)
     except (UnsupportedError, RunnerEnded) as error:
         return Imported(unread=str(error))
-    changed = _changed(source, written, player, feeds, results, found)
+    graph, changed = written, _changed(source, written, player, feeds, results, found)
     folded = prepared(imported, feeds, Options(stop_at=0))
-    if changed.findings or len(folded.nodes) == len(written.nodes):
+    if not changed.findings and len(folded.nodes) != len(written.nodes):
+        try:  # elements that inference knows are constants there
+            found = player.run(folded, feeds)
+            graph, changed = folded, _changed(source, folded, player, feeds, results, found)
+        except (UnsupportedError, RunnerEnded):
+            return changed
+    if not changed.findings:
         return changed
-    try:  # elements that inference knows are constants there
-        return _changed(source, folded, player, feeds, results, player.run(folded, feeds))
-    except (UnsupportedError, RunnerEnded):
-        return changed
+    again = player.run(graph, feeds), _of_file(source, graph, player, feeds)
+    for before, after in zip((found, results), again, strict=True):
+        if not _same(flat(before), flat(after)):
+            return Imported(unread=f"{player.name} gives something else in its second run")
+    return changed
 
 
 def _changed(

@@ -17,10 +17,9 @@ from typing import Any
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends import settled
-from ...runtime.errors import UnsupportedError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import HostValue
-from ...runtime.options import Options, Precision
+from ...runtime.options import Options
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
@@ -29,7 +28,6 @@ from ..export.export import model_title
 from ..runners.replay import (
     FilePlayer,
     Player,
-    are_own,
     as_written,
     open_players,
     prepared,
@@ -38,10 +36,11 @@ from ..runners.replay import (
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
-from ..verdict.error_bounds import Finding, Judge, overall
+from ..verdict.error_bounds import Finding, overall
 from ..verdict.judged import Judged
 from .importing import Imported, changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
+from .passing import seen_of_passes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,7 +58,8 @@ class Layers(Judged):
         others: the same for further runners.
         runs: how often everything ran.
         rewritten: outputs that differ between the optimised graph and that of the file, both run by
-            the reference.
+            the reference, and by a runner.
+        of_file: whether the steps are nodes of the file, as passes remove the wrong one.
         imported: outputs that differ between the graph that was read and the file, both run by
             onnxruntime or onnx.reference, if they take part.
         imported_in: the file's first node with a result that importing changes; empty if it is not
@@ -79,6 +79,7 @@ class Layers(Judged):
     others: tuple[Layers, ...] = ()
     runs: int = 1
     rewritten: tuple[Finding, ...] = ()
+    of_file: bool = False
     imported: tuple[Finding, ...] = ()
     imported_in: str = ""
     unread: str = ""
@@ -153,6 +154,7 @@ class Layers(Judged):
             "layers": [layer.to_dict() for layer in self.layers],
             "others": [found.to_dict() for found in self.others],
             "rewritten": [finding.to_dict() for finding in self.rewritten],
+            "of_file": self.of_file,
             "imported": [finding.to_dict() for finding in self.imported],
             "imported_in": self.imported_in,
             "unread": self.unread,
@@ -238,7 +240,7 @@ def compare_layers(
     wanted = settled(Options(**{"precision": precision, **options}), players[-1].name)
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    rewritten, imported = tuple[Finding, ...](), Imported()
+    rewritten, imported, is_of_file = tuple[Finding, ...](), Imported(), False
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -253,29 +255,21 @@ def compare_layers(
             else:
                 graph = prepared(model.imported, feeds.arrays, wanted)
         theirs = graph if second is None else second.imported
-        tell(f"{players[0].name}: running everything")
-        values = run_all(players[0], graph, feeds.arrays)
-        for player in players[1:]:
-            match = LayerMatcher((players[0], player), graph, values, runs=runs, say=tell)
-            units, layers = match.units(theirs), done[player.name]
-            if cumulative:
-                steps = match.cumulative(theirs, feeds.arrays)
-            else:
-                steps = match.alone(theirs, units)
-            for layer in steps:
-                layers.append(layer)
-            for place, layer in enumerate(layers):
-                if layer.verdict == "wrong" and not cumulative:
-                    layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
+        match = _Match(players, feeds.arrays, runs, cumulative, tell)
+        match.compare(graph, theirs, done)
         if not whole:
             tell(f"{players[0].name}: running the graph of the file")
-            outputs = {
-                name: values[value.name] if value.data is None else value.data
-                for name, value in graph.outputs.items()
-            }
-            rewritten = _rewritten(
-                model.imported, players[0], feeds.arrays, outputs, wanted.precision
+            wrong = any(first_wrong(layers) for layers in done.values())
+            plain = as_written(model.imported, feeds.arrays)
+            passes = seen_of_passes(
+                plain, graph, players, feeds.arrays, wanted.precision, is_found=wrong
             )
+            rewritten = passes.findings
+            if passes.hide_an_error:
+                of_file = {name: list[Layer]() for name in done}
+                match.compare(plain, plain, of_file)
+                if any(first_wrong(layers) for layers in of_file.values()):
+                    done, rewritten, is_of_file = of_file, (), True
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
@@ -292,6 +286,7 @@ def compare_layers(
         first,
         others=tuple(others),
         rewritten=rewritten,
+        of_file=is_of_file,
         imported=imported.findings,
         imported_in=imported.node,
         unread=imported.unread,
@@ -301,28 +296,41 @@ def compare_layers(
     )
 
 
-def _rewritten(
-    imported: Graph,
-    reference: Player,
-    feeds: Mapping[str, HostValue],
-    found: Mapping[str, HostValue],
-    precision: Precision,
-) -> tuple[Finding, ...]:
-    """Return the outputs of the optimised graph that are not those of the file's.
+@dataclass(frozen=True, slots=True)
+class _Match:
+    """Compares the steps of each runner with the reference.
 
-    Args:
-        imported: as imported.
-        reference: what runs both; nothing is found where it cannot run the file's.
-        feeds: the inputs.
-        found: the outputs of the optimised graph.
-        precision: of the optimised graph.
+    Attributes:
+        players: the reference, and the runners.
+        feeds: the model's inputs.
+        runs, cumulative, tell: see `compare_layers`.
     """
-    graph = as_written(imported, feeds)
-    if not all(node.op.deterministic for node in graph.nodes):
-        return ()
-    try:
-        wanted = reference.run(graph, feeds)
-    except UnsupportedError:
-        return ()
-    judge = Judge(graph, feeds, precision, own=are_own(reference))
-    return tuple(finding for finding in judge.findings(wanted, found) if not finding.ok)
+
+    players: Sequence[Player]
+    feeds: Mapping[str, HostValue]
+    runs: int
+    cumulative: bool
+    tell: Say
+
+    def compare(self, graph: Graph, theirs: Graph, done: Mapping[str, list[Layer]]) -> None:
+        """Append every step of a graph to the runner's.
+
+        Args:
+            graph: the reference's.
+            theirs: the runners'.
+            done: steps by runner.
+        """
+        reference, *runners = self.players
+        self.tell(f"{reference.name}: running everything")
+        values = run_all(reference, graph, self.feeds)
+        for player in runners:
+            match = LayerMatcher((reference, player), graph, values, runs=self.runs, say=self.tell)
+            units, layers = match.units(theirs), done[player.name]
+            if self.cumulative:
+                layers.extend(match.cumulative(theirs, self.feeds))
+                continue
+            for layer in match.alone(theirs, units):
+                layers.append(layer)
+            for place, layer in enumerate(layers):
+                if layer.verdict == "wrong":
+                    layers[place] = replace(layer, inside=match.inside(theirs, units[place]))

@@ -15,6 +15,8 @@ from .layer_matcher import Layer
 from .layers import Layers
 
 SHOWN = 12
+#: What is said of steps that are nodes of the file.
+OF_FILE = "the optimised graph lacks the wrong node: the steps are those of the file's graph"
 _STYLES = {
     "wrong": "bold red",
     "inconclusive": "bold yellow",
@@ -38,6 +40,8 @@ def show_layers(console: Console, found: Layers) -> None:
         said = f"importing changes {finding.agreement.output}{where}: {finding.agreement.reason}"
         style = "bold red" if finding.verdict == "wrong" else "bold yellow"
         console.print(Text(f"{said}; the steps are those of the graph that was read", style))
+    if found.of_file:
+        console.print(Text(OF_FILE, "dim"))
     if found.unread:
         console.print(Text(f"{NOT_READ}: {found.unread}", "bold yellow"))
     if found.stopped:

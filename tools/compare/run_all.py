@@ -266,11 +266,14 @@ class Race:
                 output = old.output
                 if output in draws or output not in wanted or output not in found:
                     continue
+                said = f"run {number} of {again} gave something else than the first"
+                behind = f", with {again} as the second runner," if again == reference else ""
+                where = f"--layers --runs {3 * number}{behind} tells which step is not repeatable"
                 new = compare(output, wanted[output], found[output])
                 if overall((old.verdict, new.verdict)) != old.verdict:
-                    said = f"run {number} of {again} gave something else than the first"
-                    where = f"--layers --runs {3 * number} tells which step is not repeatable"
                     entry.agreements[place] = replace(new, reason=f"{said}; {new.reason}; {where}")
+                elif not old.ok and not compare(output, results[again][output], outputs[output]).ok:
+                    entry.agreements[place] = replace(old, reason=f"{said}; {old.reason}; {where}")
 
         for name in others:
             self._judge_others(reference, name, draws.keys())
@@ -395,13 +398,15 @@ class Race:
 
     def _runner(self, entry: Entry) -> Callable[[], object]:
         runner = entry.runner
-        if isinstance(runner, OnnxRuntime):
-            return lambda: _own_time(runner, runner.repeat())
 
         def run() -> OwnTime:
+            if isinstance(runner, OnnxRuntime) and entry.runs > 1:  # results stay in its process
+                start = perf_counter()
+                runner.repeat()
+                return OwnTime(runner.seconds or perf_counter() - start)
             start = perf_counter()
             outputs = runner.run(self.inputs.arrays)
-            seconds = perf_counter() - start
+            seconds = perf_counter() - start if runner.seconds is None else runner.seconds
             entry.note(outputs)
             return OwnTime(seconds)
 
