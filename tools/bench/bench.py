@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import repeat
 from time import perf_counter
 from typing import Any
@@ -248,13 +249,13 @@ class _RaceInputs:
         source: the model.
         feeds: its inputs.
         precision: compute precision of float32 tensors.
-        judge: judges the results; None if they are not compared.
+        judge: returns what judges results computed in a precision; None if they are not compared.
     """
 
     source: Loadable
     feeds: Inputs
     precision: str
-    judge: Judge | None
+    judge: Callable[[str], Judge] | None
 
 
 @dataclass(slots=True)
@@ -301,11 +302,11 @@ class _Series:
         with load(source, stop_at=0, operators=operators) as model:
             for batch in self._schedule.batches:
                 feeds = feeds_of(model.inputs, inputs, batch)
+                judge = None
+                if self._schedule.accuracy:
+                    self.say(f"{model_title(source)}: in float64")
+                    judge = cache(partial(Judge, model.imported, feeds.arrays))
                 for precision in self._schedule.precisions:
-                    judge = None
-                    if self._schedule.accuracy:
-                        self.say(f"{model_title(source)}: in float64")
-                        judge = Judge(model.imported, feeds.arrays, precision)
                     yield from self._race(_RaceInputs(source, feeds, precision, judge))
 
     def _computes_in(self, precision: str, name: str) -> bool:
@@ -379,7 +380,9 @@ class _Series:
             with feeds.explained():
                 cold = timed(lambda: found.update(runner.run(feeds.arrays)))
             warm = timed(lambda: runner.run(feeds.arrays))
-            quality = Quality() if race.judge is None else judged(race.judge, found)
+            quality = Quality()
+            if race.judge is not None:
+                quality = judged(race.judge(runner.precision), found)
         except BaseException:
             runner.close()
             raise
