@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .runtime.ir.graph import Graph, Node, Value
 from .runtime.options import Options
+from .runtime.passes.driver import IntegerChoice
 from .runtime.plan.backend import (
     Backend,
     BuildContext,
@@ -34,6 +35,7 @@ __all__ = [
     "Format",
     "Formats",
     "Graph",
+    "IntegerChoice",
     "Interpreter",
     "Node",
     "Options",
