@@ -11,11 +11,11 @@ from ..control.if_step import Branches
 from ..control.loop_step import Repetition
 from ..control.program import Program
 from ..errors import NodeRefusal
-from ..ir.graph import Node
+from ..ir.graph import Node, Value
 from ..ir.unknown import NOBODY, REASON, Opaque
 from ..plan.backend import Detailed, Estimated
 from ..plan.format import Format
-from ..plan.partition import obstacle
+from ..plan.partition import misfit, obstacle
 from ..plan.plan import Plan
 from ..plan.rows import Row, Slot
 from ..plan.work import Work, macs_by_dtype, work_of
@@ -23,6 +23,8 @@ from ..text import printable
 
 #: The note on control flow decided by the host.
 LATER = "its bodies are planned when they first run"
+#: In place of a backend, for nodes that are planned when they first run.
+WHEN_RUN = "when run"
 
 
 @record
@@ -30,11 +32,13 @@ class PlacedRow:
     """One row of a plan.
 
     Attributes:
-        kind: ``step``, ``copy``, ``reformat``, ``view``, or ``host`` for nodes outside plans.
+        kind: ``step``, ``copy``, ``reformat``, ``view``, ``host`` for nodes outside plans, or
+            ``later`` for nodes that are planned when they first run.
         nodes: names of the file's nodes that it implements.
         operators: their operators, joined by ``+``; empty for copies.
         backend: the backend; a device for copies and for control flow that it decides, ``plan`` for
-            views, ``host`` for control flow decided by the host; rows of bodies follow their owner.
+            views, ``host`` for control flow decided by the host, `WHEN_RUN` for what is planned
+            later; rows of bodies follow their owner.
         kernel: the kernel, or what is copied where.
         inputs: name and type; the format unless contiguous; the tensor it is a slice of.
         outputs: likewise.
@@ -142,8 +146,11 @@ def _rows_of(
             for body in program.bodies_of(node):
                 yield from _rows_of(body, described)
     if program.tail is not None:
-        for tail in program.tail:
+        tails = [*program.tail]
+        for tail in tails:
             yield from _rows_of(tail, described)
+        if not tails:
+            yield from map(_awaited, program.tail.graph.nodes)
 
 
 def _placed(rows: Iterable[Row], reasons: dict[str, str]) -> Iterator[PlacedRow]:
@@ -163,8 +170,8 @@ def _alone(node: Node, why: str) -> PlacedRow:
         operators=node.kind,
         backend=NOBODY if unknown else "host" if decides else "numpy",
         kernel=node.kind,
-        inputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.distinct_reads),
-        outputs=tuple(f"{v.name}: {v.type or '?'}" for v in node.outputs),
+        inputs=_signatures(node.distinct_reads),
+        outputs=_signatures(node.outputs),
         nbytes=0,
         work=Work(macs_by_dtype((node,)), 0, 0),
         reason=REASON
@@ -173,6 +180,27 @@ def _alone(node: Node, why: str) -> PlacedRow:
         if decides
         else obstacle(node),
     )
+
+
+def _awaited(node: Node) -> PlacedRow:
+    """Describe a node behind data-dependent shapes, which no run has given sizes yet."""
+    what = misfit(node) or "it reads what depends on the data"
+    return PlacedRow(
+        kind="later",
+        nodes=node.origin,
+        operators=node.kind,
+        backend=WHEN_RUN,
+        kernel="",
+        inputs=_signatures(node.distinct_reads),
+        outputs=_signatures(node.outputs),
+        nbytes=0,
+        work=Work(macs_by_dtype((node,)), 0, 0),
+        reason=f"planned when it first runs: {what}",
+    )
+
+
+def _signatures(values: Iterable[Value]) -> tuple[str, ...]:
+    return tuple(f"{v.name}: {v.type or '?'}" for v in values)
 
 
 def _reasons(refusals: Iterable[NodeRefusal]) -> dict[str, str]:

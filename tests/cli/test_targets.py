@@ -201,3 +201,35 @@ def test_limits_are_those_of_the_data_sheet(precision: str, factors: str, rate: 
     assert entry["work"]["launches"] == 1
     half = inspect(model, placement="cuda", target="sm_90a:66", precision=precision).costs
     assert max(each.limit or 0 for each in half) == pytest.approx(2 * flops / rate)
+
+
+AWAITED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[4, 8] x, bool[4] c, float[8, 8] w) => (float[a, 8] y) {
+  s = Compress <axis = 0> (x, c)
+  r = Relu (s)
+  h = MatMul (r, w)
+  y = Add (h, r)
+}
+"""
+
+
+def test_what_waits_for_sizes_is_shown_as_planned_later(tercet: Tercet) -> None:
+    """On a GPU all behind Compress, on the host from the product on."""
+    with api.load(AWAITED) as model:
+        on_paper = [
+            (row.backend, row.kind, *row.nodes) for row in paper_rows(model, TARGETS["sm_90a"])
+        ]
+        on_host = [(row.backend, row.kind, *row.nodes) for row in model.placement()]
+        shapes = {"x": np.zeros((4, 8), np.float32), "c": np.ones(4, bool)}
+        model.run({**shapes, "w": np.zeros((8, 8), np.float32)})
+        after = [row.kind for row in model.placement()]
+    later = [("when run", "later", name) for name in "rhy"]
+    assert on_paper == [("numpy", "host", "s"), *later]
+    assert on_host == [("numpy", "host", "s"), ("numpy", "host", "r"), *later[1:]]
+    assert after == ["host", "host", "step"]
+    Path("m.onnxtxt").write_text(AWAITED)
+    done = tercet("inspect", "m.onnxtxt", "--placement", "cuda", "--target", "sm_90a")
+    words = " ".join(done.out.split())
+    assert "the shape of 'h' depends on the data: float32[?,8]" in words
+    assert "3 nodes planned when they first run" in words

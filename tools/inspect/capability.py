@@ -82,6 +82,8 @@ def capabilities(
     """
     fates: dict[str, tuple[str, str]] = {}
     for row in rows:
+        if row.kind == "later":
+            continue
         for name in row.nodes:  # of several rows, the first that computes something
             if fates.get(name, (PLAN,))[0] == PLAN:
                 fates[name] = row.backend, row.reason

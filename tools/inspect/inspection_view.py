@@ -25,6 +25,7 @@ _NOUNS = {
     "reformat": ("change of format", "changes of format"),
     "copy": ("copy", "copies"),
     "host": ("single node on the host", "single nodes on the host"),
+    "later": ("node planned when it first runs", "nodes planned when they first run"),
 }
 
 

@@ -3,8 +3,8 @@
 The cuda backend claims nodes and chooses kernels for a target, which needs neither a GPU nor the
 packages for CUDA; only the memory of plans needs these packages. Nothing is compiled or measured,
 and constants are packed for their size alone; only TensorRT-RTX builds its engines, without a GPU,
-and does not load them. Control flow that a device would decide is shown as the
-host's, and data-dependent shapes end a plan, as on numpy.
+and does not load them. Control flow that a device would decide, and nodes whose results have
+data-dependent shapes, are shown as the host's; what reads these is planned when it first runs.
 """
 
 from __future__ import annotations
@@ -78,6 +78,18 @@ def _build_nothing(site: BuildContext) -> _Step:
     return _Step()
 
 
+class _Absent:
+    """A backend that has a GPU and takes nothing: with it, nodes wait for sizes as on a device."""
+
+    name = "absent"
+
+    def __init__(self, device: Any) -> None:
+        self.device = device
+
+    def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
+        return iter(())
+
+
 class _Host(NumpyBackend):
     """Claims what numpy does, without choosing algorithms, packing weights or recording calls."""
 
@@ -139,9 +151,10 @@ def paper_rows(
         yield from describe(layout.rows, found.refusals)
 
     # Its programs tell which graphs are planned, and in which order; they never run.
+    outlined = (_Host(), _Absent(device))
     made = Optimised(model.graph, model.rewrites)
     source = replace(model.source, mapped=())  # the files stay open
-    with Model(model.imported, (_Host(),), options, evaluate, source, made) as outline:
+    with Model(model.imported, outlined, options, evaluate, source, made) as outline:
         program = outline.prepare(shapes)
         interpreter_of(chain, [node for node in program.graph.nodes if not holds(node)])
         return placement_of(program, rows).rows
