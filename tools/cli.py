@@ -6,6 +6,7 @@ Commands import their dependencies when they run, so that help is fast.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     given = list(sys.argv[1:] if arguments is None else arguments)
     PROCESS.is_command = arguments is None
     _begin_watchdog()
+    _open_closed_streams()
     _let_streams_take_anything()
     try:
         with listening():
@@ -102,6 +104,13 @@ def _leave_if_interrupted(code: object) -> None:
         from .common.deadline import leave
 
         leave(code)
+
+
+def _open_closed_streams() -> None:
+    """Discard output without a reader: Python has None for streams that were closed before."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - until exit
 
 
 def _let_streams_take_anything() -> None:

@@ -310,3 +310,35 @@ def test_progress_tells_how_long_a_stage_takes() -> None:
     assert remaining.of("numpy: step 2 of 20") == ", about 38 s left"  # 2 s for one of 19 more
     assert remaining.of("cuda: step 1 of 20") == ""  # another stage begins
     assert remaining.of("cuda: step 3 of 20") == ", about 18 s left"
+
+
+@pytest.mark.parametrize(
+    ("closed", "model", "code"), [(">&-", "classifier", 0), ("2>&-", "gone", 2)]
+)
+@pytest.mark.usefixtures("folder")
+def test_streams_may_be_closed(closed: str, model: str, code: int) -> None:
+    line = f"exec {sys.executable} -m tercet run {model}.onnx --repeat 0 {closed}"
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert (done.returncode, done.stdout if code else done.stderr) == (code, b"")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run classifier.onnx --save shut/out.npz",
+        "compare classifier.onnx -b numpy -b onnx.reference --save shut/out.npz",
+        "profile classifier.onnx --trace shut/out.json",
+        "bisect classifier.onnx --reduce shut/new/fault",
+    ],
+)
+def test_folders_that_cannot_be_written_are_known_before_work_begins(
+    tercet: Tercet, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    Path("shut").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path).name != "shut")
+    monkeypatch.setattr("tercet.api.load", lambda *_, **__: pytest.fail("work has begun"))
+    done = tercet(*line.split())
+    assert (done.code, done.out) == (2, "")
+    assert "no permission to write in the folder 'shut'" in done.err

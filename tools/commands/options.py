@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from errno import EISDIR, ENOENT, ENOTDIR
+from errno import EACCES, EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,11 @@ import typer
 from ...runtime.errors import FileError, TimeLimitError, UsageError
 from .help import BACKEND, GENERAL, OWN
 
-File = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+File = Annotated[
+    Path,
+    # The importer says what is wrong with a file that cannot be read.
+    typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False, readable=False),
+]
 Backend = Annotated[
     str,
     typer.Option(
@@ -54,13 +59,25 @@ def _need_place(file: Path | None) -> Path | None:
         raise FileError(EISDIR, "is a folder; give the name of a file to write", str(file))
     if file is not None and not file.parent.is_dir():
         raise FileError(ENOENT, f"there is no folder '{file.parent}'", str(file))
+    if file is not None:
+        _need_permission(file)
     return file
 
 
 def _need_no_file(folder: Path | None) -> Path | None:
     if folder is not None and folder.exists() and not folder.is_dir():
         raise FileError(ENOTDIR, "is a file; give the name of a folder to write", str(folder))
+    if folder is not None:
+        _need_permission(folder / "file")
     return folder
+
+
+def _need_permission(file: Path) -> None:
+    """Raise FileError if neither a file nor the nearest of its folders can be written."""
+    folder = next((each for each in file.parents if each.exists()), file)
+    if not os.access(folder, os.W_OK) and not (file.exists() and os.access(file, os.W_OK)):
+        reason = f"cannot be written: no permission to write in the folder '{folder}'"
+        raise FileError(EACCES, reason, str(file))
 
 
 def several_backends(text: str) -> Any:
