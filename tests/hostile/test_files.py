@@ -168,7 +168,7 @@ def test_every_truncation_is_noticed() -> None:
     for end in range(1, len(data)):
         with pytest.raises(ModelError):
             load(data[:end])
-    with pytest.raises(ModelError, match="is truncated: at least 1 bytes are missing"):
+    with pytest.raises(ModelError, match="is truncated: at least 1 byte is missing"):
         load(data[:-1])
 
 

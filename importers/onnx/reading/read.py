@@ -11,6 +11,7 @@ from typing import Any, cast
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
+from ....runtime.base.arguments import unfit
 from ....runtime.errors import UsageError
 from ....runtime.spelling import nearest
 from ..source.limits import Limits
@@ -44,7 +45,7 @@ def read(
     """
     folder = external_data_dir() if data_dir is None else Path(data_dir)
     if folder is not None and not folder.is_dir():
-        raise UsageError(f"external_data_dir: there is no folder '{folder}'")
+        raise unfit(UsageError, "external_data_dir", f"there is no folder '{folder}'")
     held: Any = in_memory(model)
     source = FileSource(None, limits, folder)
     if isinstance(held, ModelProto):
@@ -172,7 +173,8 @@ def _decode(data: bytes, source: FileSource) -> ModelProto:
         if kind := describe(data):
             raise source.error(f"is not an ONNX model but {kind}") from error
         if missing := missing_bytes(data):
-            raise source.error(f"is truncated: at least {missing} bytes are missing") from error
+            what = "byte is" if missing == 1 else "bytes are"
+            raise source.error(f"is truncated: at least {missing:,} {what} missing") from error
         raise source.error("is not an ONNX model, or is damaged") from error
     if not proto.HasField("graph") and (kind := describe(data)):
         raise source.error(f"is not an ONNX model but {kind}")

@@ -66,6 +66,7 @@ FORMATS: dict[str, str] = {
 }
 _LANGUAGE = re.compile(rb"\s*<\s*[a-z_]+\s*:")
 _TEXTPROTO = re.compile(rb"(?:\s*#[^\n]*\n)*\s*(?:ir_version|producer_name|graph)\s*[:{]")
+_NAMES = {"onnxtxt": "ONNX's language", "textproto": "textproto", "json": "JSON"}
 _JSON = re.compile(rb'\s*\{.*?"(?:irVersion|ir_version|graph)"\s*:', re.DOTALL)
 #: Initial bytes that identify a text format.
 _HEAD = 4096
@@ -100,8 +101,10 @@ def parsed(data: bytes, form: str, source: FileSource) -> ModelProto:
         serializer: Any = serialization.registry.get(form)
         return cast("ModelProto", serializer.deserialize_proto(data, ModelProto()))
     except Exception as error:  # protobuf's and onnx's own exceptions, and ValueError
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise source.error(f"is not a model in the form {form}: {said[:200]}") from error
+        first = error.args[0] if error.args else ""  # onnx's parser raises bytes
+        text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
+        said = " ".join(text.split()) or type(error).__name__
+        raise source.error(f"is not a model in {_NAMES[form]}: {said[:200]}") from error
 
 
 #: A string or comment, in which brackets are ignored, or a bracket.
