@@ -4,10 +4,11 @@ A backend is a module with a function ``open_backends(options) -> tuple[Backend,
 backend itself, then those that take on the same device what it leaves over. It raises
 `BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
 of the backend's own options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that
-`Options.conv` and `Options.algorithms` may ask it for, ``USES``, which options of `PARTIAL` it
-uses, and ``tf32`` if it has that precision, and ``INTEGERS``, the `IntegerChoice` of layers that it
-computes faster on integers. What a backend opens behind it counts as its own. Other packages add
-backends through the entry point group ``tercet.backends``.
+`Options.conv` and `Options.algorithms` may ask it for (a dict maps each to the operators that have
+it), ``USES``, which options of `PARTIAL` it uses, and ``tf32`` if it has that precision, and
+``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers. What a backend
+opens behind it counts as its own. Other packages add backends through the entry point group
+``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from importlib import import_module
 from traceback import walk_tb
 from typing import TYPE_CHECKING
 
+from ..runtime.base.arguments import unfit
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
@@ -230,7 +232,8 @@ def open_backends(
         have = {backend.name for backend in found}
         found.extend(b for b in _opener(other)(options) if b.name not in have)
     if options.device and all(backend.device is HOST for backend in found):
-        raise UsageError(f"backend '{first}' runs on the host: device={options.device} is for GPUs")
+        reason = f"backend '{first}' runs on the host; the option is for GPUs"
+        raise unfit(UsageError, "device", reason, options.device)
     return tuple(found)
 
 

@@ -9,8 +9,9 @@ from dataclasses import fields, is_dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
-from ..runtime.base.arguments import shown
+from ..runtime.base.arguments import shown, unfit
 from ..runtime.errors import UsageError, did_you_mean
+from ..runtime.ir.op import OPERATORS
 from ..runtime.options import Options
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options
         return options
     kind = getattr(_module(opener), OPTIONS, None)
     if kind is None or not is_dataclass(kind) or not isinstance(kind, type):
-        raise UsageError(f"backend_options: backend '{name}' has no options")
+        raise unfit(UsageError, "backend_options", f"backend '{name}' has no options")
     own = given if isinstance(given, kind) else _made(name, kind, given)
     return replace(options, backend_options={**options.backend_options, name: own})
 
@@ -56,17 +57,18 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
         openers: `open_backends` of all backends; the module around it lists its algorithms, if it
             has any, as ``ALGORITHMS``. One backend ignores the algorithms of another.
     """
-    asked = {f"algorithms, {node!r}": names for node, names in options.algorithms.items()}
+    asked = [("algorithms", {node: names}, names) for node, names in options.algorithms.items()]
     if options.conv is not None:
-        asked["conv"] = options.conv
+        asked.append(("conv", options.conv, options.conv))
     if not asked:
         return
     known = _listed(ALGORITHMS, openers)
-    for where, names in asked.items():
+    for argument, given, names in asked:
         for name in names.split(","):
             if name.partition(":")[0] not in known:
                 hint = did_you_mean(name, known)
-                raise UsageError(f"{where}: '{name}' is not one of {', '.join(known)}{hint}")
+                reason = f"there is no algorithm '{name}'{hint} (algorithms: {', '.join(known)})"
+                raise unfit(UsageError, argument, reason, given)
 
 
 def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Options:
@@ -77,19 +79,29 @@ def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Optio
         openers: `open_backends` by name; ``USES`` and ``ALGORITHMS`` of the modules around them say
             what each backend, with those that it opens behind it, can use.
     """
-    used, known = (_listed(list_, openers.values()) for list_ in (USES, ALGORITHMS))
-
-    def fits(names: str | None) -> bool:
-        return any(name.partition(":")[0] in known for name in (names or "").split(","))
-
+    used, asked = _listed(USES, openers.values()), options.algorithms.items()
     left: dict[str, Any] = {f: getattr(_DEFAULTS, f) for f in PARTIAL if f not in used}
-    left["conv"] = options.conv if fits(options.conv) else None
-    left["algorithms"] = {node: names for node, names in options.algorithms.items() if fits(names)}
+    left["conv"] = options.conv if _fits_any(options.conv, "Conv", openers) else None
+    left["algorithms"] = {each: names for each, names in asked if _fits_any(names, each, openers)}
     own = options.backend_options.items()
     left["backend_options"] = {name: given for name, given in own if name in openers}
     if options.precision == TF32 and TF32 not in used:
         left["precision"] = "float32"
     return replace(options, **left)
+
+
+def _fits_any(names: str | None, node: str, openers: Mapping[str, Callable[..., Any]]) -> bool:
+    """Whether one of these backends has one of the algorithms for a node or an operator."""
+    wanted = [name.partition(":")[0] for name in names.split(",")] if names else []
+    is_operator = any(node == name for _, name in OPERATORS)
+    for opener in openers.values():
+        known = getattr(_module(opener), ALGORITHMS, ())
+        for name in wanted:
+            if name in known and not (
+                is_operator and isinstance(known, Mapping) and node not in known[name]
+            ):
+                return True
+    return False
 
 
 def check_used(
@@ -120,7 +132,7 @@ def check_used(
         few = [f"backend '{each}'" for each in openers] or ["another runtime"]
         none = f"{few[0]} does not use" if len(few) == 1 else f"none of {', '.join(openers)} uses"
         remedy = f"leave it out, or run on a backend that does: {', '.join(able)}"
-        raise UsageError(f"{name}={shown(_written(left))}: {none} it; {remedy}")
+        raise unfit(UsageError, name, f"{none} it; {remedy}", _written(left))
 
 
 def _written(given: Any) -> Any:
@@ -162,9 +174,8 @@ def _module(opener: Callable[..., Any]) -> ModuleType | None:
 
 def _made(name: str, kind: type[Any], given: object) -> Any:
     if not isinstance(given, Mapping):
-        raise UsageError(
-            f"backend_options: {shown(given)} is neither a dict nor the {kind.__name__} of '{name}'"
-        )
+        reason = f"{shown(given)} is neither a dict nor the {kind.__name__} of '{name}'"
+        raise unfit(UsageError, "backend_options", reason)
     values, known = cast("Mapping[str, Any]", given), [field.name for field in fields(kind)]
     hints = get_type_hints(kind)
     for option, value in values.items():
@@ -179,7 +190,7 @@ def _made(name: str, kind: type[Any], given: object) -> Any:
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"backend_options of '{name}': {error}") from error
+        raise unfit(UsageError, "backend_options", f"'{name}': {error}") from error
 
 
 def _fits(value: object, wanted: Any) -> bool:

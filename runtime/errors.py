@@ -16,14 +16,33 @@ from .spelling import nearest
 from .text import message
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """The argument that an error is about; the command line calls it by its option.
+
+    Attributes:
+        name: in Python.
+        given: what was given, () or (value,); () where the reason says it.
+        reason: what is wrong with it, and what to do.
+    """
+
+    name: str
+    given: tuple[object, ...]
+    reason: str
+
+
 class TercetError(Exception):
     """Base class of all errors that tercet raises deliberately.
 
     Its message is safe for a terminal: names from files are escaped, see `message`. `args` and
     attributes hold them unescaped.
+
+    Attributes:
+        argument: what it is about, if that is an argument; see `arguments.unfit`.
     """
 
     exit_code: ClassVar[int] = 2
+    argument: Argument | None = None
 
     def __str__(self) -> str:
         return message(super().__str__())

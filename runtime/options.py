@@ -144,7 +144,8 @@ def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
     for name in algorithms:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise UsageError(f"algorithms: the model has no node '{name}'{hint}")
+            reason = f"the model has no node '{name}'{hint}"
+            raise arguments.unfit(UsageError, "algorithms", reason)
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +166,8 @@ def _passes(name: str, value: Any) -> tuple[str, ...]:
         for each in found:
             if each not in known:
                 hint = did_you_mean(each, known)
-                raise UsageError(f"{name}: there is no pass '{each}'{hint} ({', '.join(known)})")
+                reason = f"there is no pass '{each}'{hint} (passes: {', '.join(known)})"
+                raise arguments.unfit(UsageError, name, reason)
     return found
 
 

@@ -49,7 +49,7 @@ UNKNOWN: Any = "fp16"
         (lambda: tercet.pinned((1,), backend="numpy"), "runs on the host"),
         (lambda: tercet.load(b"", "nunpy"), "no backend 'nunpy'; did you mean 'numpy'?"),
         (lambda: tercet.load(b"", stop=3), "no option 'stop'; did you mean 'stop_at'?"),
-        (lambda: tercet.load(b"", precision=UNKNOWN), "precision 'fp16' is not one of"),
+        (lambda: tercet.load(b"", precision=UNKNOWN), "precision='fp16': expected one of"),
         (lambda: tercet.load(b"", precision=UNKNOWN), "did you mean 'float16'?"),
         (lambda: tercet.load(b"", "onnxruntime"), "another runtime, which compare"),
     ],

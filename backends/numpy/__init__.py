@@ -7,7 +7,7 @@ from ...runtime.plan.backend import Backend
 from .backend import NumpyBackend, evaluate
 
 #: Both exclude Winograd, whose rounding error is a few times larger.
-ALGORITHMS = ("direct", "naive")
+ALGORITHMS = {"direct": ("Conv",), "naive": ("Conv",)}
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 

@@ -18,10 +18,11 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from ..errors import FileError, UsageError, did_you_mean
+from ..errors import Argument, FileError, TercetError, UsageError, did_you_mean
 
 P = ParamSpec("P")
 R = TypeVar("R")
+E = TypeVar("E", bound=TercetError)
 
 #: Takes an argument's name and value; returns the converted value, or raises UsageError.
 Rule = Callable[[str, Any], Any]
@@ -36,7 +37,22 @@ MAX_SIZE, FOREVER = 2**63 - 1, 1e8
 
 def refused(name: str, value: object, expected: str) -> UsageError:
     """Return the UsageError for an argument: its name, its value, and what is expected."""
-    return UsageError(f"{name}={shown(value)}: expected {expected}")
+    return unfit(UsageError, name, f"expected {expected}", value)
+
+
+def unfit(kind: type[E], name: str, reason: str, *given: object) -> E:
+    """Return an error about an argument: ``name=value: reason``, or ``name: reason``.
+
+    Args:
+        kind: the class of the error.
+        name: the argument.
+        reason: what is wrong, and what to do.
+        *given: its value, unless the reason says it.
+    """
+    value = "".join(f"={shown(each)}" for each in given)
+    error = kind(f"{name}{value}: {reason}")
+    error.argument = Argument(name, given, reason)
+    return error
 
 
 def shown(value: object) -> str:
@@ -150,7 +166,7 @@ def one_of(*known: str) -> Rule:
         if isinstance(value, str) and value in known:
             return value
         hint = did_you_mean(_DTYPE.sub(r"\1float", value), known) if isinstance(value, str) else ""
-        raise UsageError(f"{name} {shown(value)} is not one of {', '.join(known)}{hint}")
+        raise refused(name, value, f"one of {', '.join(known)}{hint}")
 
     return rule
 

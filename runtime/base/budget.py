@@ -71,7 +71,7 @@ class Budget:
                 others = f" and the {needed:,} that the model needs already" if needed else ""
                 raise LimitError(
                     f"{nbytes:,} bytes for {what}{others} are over the limit of {self.limit:,} "
-                    f"({self._option})"
+                    f"({self._option}, --{self._option.replace('_', '-')})"
                 )
 
     def _is_taken(self, nbytes: int) -> bool:

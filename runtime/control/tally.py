@@ -126,5 +126,5 @@ def _check_size(where: str, value: Value, limit: int) -> None:
     if isinstance(type_, TensorType) and type_.is_static and type_.nbytes > limit:
         raise LimitError(
             f"{where} '{value.name}' {type_}, which takes {type_.nbytes:,} bytes, "
-            f"over the limit of {limit:,} (max_bytes)"
+            f"over the limit of {limit:,} (max_bytes, --max-bytes)"
         )

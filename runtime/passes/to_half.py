@@ -32,6 +32,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ..base.arguments import unfit
 from ..errors import UsageError, did_you_mean
 from ..ir.constraints import takes
 from ..ir.dtypes import DType, bfloat16, float16, float32
@@ -137,7 +138,7 @@ def check_kept(graph: Graph, names: Iterable[str]) -> None:
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
-            raise UsageError(f"keep_float32: the model has no node '{name}'{hint}")
+            raise unfit(UsageError, "keep_float32", f"the model has no node '{name}'{hint}")
 
 
 class _Narrow:

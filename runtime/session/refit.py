@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.arguments import unfit
 from ..base.scoped import Scoped
 from ..errors import InputError, did_you_mean
 from ..ir.dtypes import bool_, int64, string
@@ -53,16 +54,18 @@ def refit(graph: Graph, arrays: Mapping[str, Any]) -> Graph:
     given = only_weights(arrays)
     if missing := [name for name in given if name not in known]:
         more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        raise InputError(
-            f"weights: {len(missing)} of {len(given)} arrays are not weights of the model: "
+        reason = (
+            f"{len(missing)} of {len(given)} arrays are not weights of the model: "
             f"{', '.join(missing[:SHOWN])}{more}{did_you_mean(missing[0], known)} "
             "(an exporter that transposes or folds weights renames them)"
         )
+        raise unfit(InputError, "weights", reason)
     for name, data in given.items():
         value, is_fit = copy.values[name], known[name].dtype == data.dtype
         if not is_fit or known[name].shape != data.shape:
             type_ = TensorType(data.dtype, data.shape)
-            raise InputError(f"weights: '{name}' is {type_}; the model's is {value.type}")
+            reason = f"'{name}' is {type_}; the model's is {value.type}"
+            raise unfit(InputError, "weights", reason)
         value.fix(np.ascontiguousarray(data).reshape(data.shape))
     fresh = specialise(copy, {value.name: value.type for value in copy.inputs})
     fresh.general = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from ..base.arguments import unfit
 from ..base.record import record
 from ..errors import InputError, ModelError
 from ..ir.types import Array
@@ -88,9 +89,8 @@ class StepInputs:
         """
         room = layout.room
         if room is not None and capacity is not None and capacity > room:
-            raise InputError(
-                f"capacity={capacity}: the model's caches have room for {room} positions"
-            )
+            reason = f"the model's caches have room for {room} positions"
+            raise unfit(InputError, "capacity", reason, capacity)
         _check_batch(layout, batch)
         model.trust_sizes()
         return cls(layout, batch, room if capacity is None else capacity, embed, model.source.file)
@@ -274,4 +274,4 @@ def _check_batch(layout: DecoderLayout, batch: int) -> None:
         sizes.append(infos.shape[0])
     for size in sizes:
         if isinstance(size, int) and size != batch:
-            raise InputError(f"batch={batch}: the model takes {size} at a time")
+            raise unfit(InputError, "batch", f"the model takes {size} at a time", batch)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from ..runtime.base.arguments import unfit
 from ..runtime.errors import FileError, ModelError, UnsupportedError, UsageError
 from .bans import Bans
 from .config_file import ConfigFile, StatedToken
@@ -172,7 +173,8 @@ def read_folder(source: str | os.PathLike[str], variant: str | None = None) -> M
         raise FileError(2, "there is no such file or folder", str(given))
     if given.is_file():
         if variant is not None:
-            raise UsageError(f"variant={variant!r}: {given} is a model itself; give its folder")
+            reason = f"{given} is a model itself; give its folder"
+            raise unfit(UsageError, "variant", reason, variant)
         path = given.parent.parent if given.parent.name == ONNX else given.parent
         return _completed(given, path, given)
     return _completed(None, given, given, variant)

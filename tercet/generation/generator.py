@@ -13,6 +13,7 @@ from typing import Any
 from .. import api
 from ..arguments import public
 from ..runtime.base import arguments as rules
+from ..runtime.base.arguments import unfit
 from ..runtime.base.closable import Closable
 from ..runtime.errors import InputError, ModelWarning, UsageError
 from ..runtime.ir.types import Array
@@ -416,13 +417,15 @@ class Generator(Closable):
             raise UsageError(f"{self.folder.model} continues token ids; it reads no features")
         tokenizer = None if self.folder.tokenizer is None else self.tokenizer
         if chosen.stops and tokenizer is None:
-            raise UsageError("stop: strings are found in texts; the folder has no tokenizer.json")
+            reason = "strings are found in texts; the folder has no tokenizer.json"
+            raise unfit(UsageError, "stop", reason)
         return read_features(features, self._encoder.features, tokenizer), chosen
 
     def _ids(self, ids: Ids, how: Mapping[str, Any]) -> tuple[Prompts, GenerationSettings]:
         chosen = self._settings(how)
         if chosen.stops:
-            raise UsageError("stop: strings are found in texts; generate and stream give them")
+            reason = "strings are found in texts, and this makes none"
+            raise unfit(UsageError, "stop", reason)
         prompts = read_ids(ids)
         prompts.check(self.folder, self.layout, self.capacity)
         return prompts, chosen

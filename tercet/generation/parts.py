@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..runtime.base.arguments import shown
+from ..runtime.base.arguments import unfit
 from ..runtime.errors import FileError, ModelError, UsageError, did_you_mean
 from .config_file import ConfigFile
 
@@ -166,7 +166,5 @@ def _named(files: list[Path], stem: str) -> Path | None:
 def _unknown(path: Path, variant: str, files: list[Path]) -> UsageError:
     known = [f.relative_to(path).as_posix() for f in files]
     hint = did_you_mean(variant, [f.stem.rpartition("_")[2] for f in files])
-    return UsageError(
-        f"variant={shown(variant)} (--file): {path} has no such model{hint} "
-        f"(models: {', '.join(known) or 'none'})"
-    )
+    reason = f"{path} has no such model{hint} (models: {', '.join(known) or 'none'})"
+    return unfit(UsageError, "variant", reason, variant)

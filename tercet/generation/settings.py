@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.base import arguments as rules
-from ..runtime.errors import UsageError
+from ..runtime.base.arguments import refused
 from ..runtime.session.sampling import SamplingSettings
 
 #: Default number of new tokens, if neither the caller nor the folder gives one.
@@ -149,7 +149,7 @@ def generate(
     if any(given[name] is not None for name in _DRAWS):
         chosen.setdefault("temperature", 1.0)
     if chosen.get("top_p") == 0:
-        raise UsageError("top_p=0: expected a number above 0; temperature=0 is greedy")
+        raise refused("top_p", chosen["top_p"], "a number above 0; a temperature of 0 is greedy")
     sampling = SamplingSettings(
         temperature=chosen.get("temperature", 0.0),
         top_k=int(chosen.get("top_k", 0)),

@@ -130,10 +130,10 @@ def test_memory_limits(tercet: Tercet, line: str) -> None:
     assert allowed.code == 0, allowed.err
     refused = tercet(*line.split(), "--max-bytes", "0.1kB")
     assert refused.code == 4
-    assert "over the limit of 100 (max_bytes)" in refused.err
+    assert "over the limit of 100 (max_bytes, --max-bytes)" in refused.err
     wrong = tercet(*line.split(), "--max-device-bytes", "2 XB")
     assert wrong.code == 2
-    assert "--max-device-bytes='2 XB': expected a number of bytes" in wrong.err
+    assert "--max-device-bytes '2 XB': expected a number of bytes" in wrong.err
 
 
 def test_lines_are_of_every_command() -> None:

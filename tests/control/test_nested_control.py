@@ -160,7 +160,7 @@ def test_the_host_decides_if_it_is_asked_to(options: dict[str, Any]) -> None:
     model = check(flow.model, *flow.feeds, **options)
     assert hosted(model) == ["its bodies are planned when they first run"]
     unknown: Any = "gpu"
-    with pytest.raises(tercet.UsageError, match="control 'gpu' is not one of device, host"):
+    with pytest.raises(tercet.UsageError, match="control='gpu': expected one of device, host"):
         Options(control=unknown)
 
 

@@ -20,6 +20,8 @@ from tercet.backends.numpy import NumpyBackend
 from tercet.backends.options import PARTIAL, TF32
 from tercet.runtime.errors import UsageError
 from tercet.runtime.options import Options
+from tercet.tools.bench import bench
+from tercet.tools.verdict.error_bounds import Judge
 
 ROOT = Path(__file__).parents[2]
 #: A value of each option that some backends do not use.
@@ -109,6 +111,18 @@ def test_what_is_float32_is_measured_once(precisions: tuple[str, ...]) -> None:
     assert [case.precision for case in found.cases] == ["float32"]
 
 
+def test_what_is_float32_is_judged_as_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[str] = []
+
+    def judge(*given: Any) -> Any:
+        judged.append(given[-1])
+        return Judge(*given)
+
+    monkeypatch.setattr(bench, "Judge", judge)
+    bench.bench(MODEL, ["numpy"], precision="tf32", duration=0.01, warm_up=0)
+    assert judged == ["float32"]
+
+
 TOOLS: dict[str, Callable[..., object]] = {
     "load": lambda **o: tercet.load(MODEL, "numpy", **o).close(),
     "compare": lambda **o: tercet.compare(MODEL, ["numpy", "onnxruntime"], repeat=0, **o),
@@ -173,7 +187,8 @@ def test_numpy_computes_the_convolutions_that_are_named_by_windows() -> None:
 
     windows = result(conv="direct")
     assert windows != result()  # Winograd's
-    assert windows != result(algorithms={"Relu": "direct"})
+    with pytest.raises(UsageError, match=r"'Relu': 'direct'.*'numpy' does not use it"):
+        result(algorithms={"Relu": "direct"})
     for algorithms in ({"c": "direct"}, {"Conv": "naive"}, {"c": "fft,direct"}):
         assert result(algorithms=algorithms) == windows
 

@@ -20,10 +20,9 @@ import numpy as np
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends import settled
-from ...runtime.base.arguments import one_of
+from ...runtime.base.arguments import one_of, refused
 from ...runtime.base.files import write_text
 from ...runtime.base.notebook import Shown
-from ...runtime.errors import UsageError
 from ...runtime.ir.dtypes import FLOATS, bfloat16, float16, float32
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, TensorType, ValueType
@@ -182,7 +181,7 @@ def keep_float32(
         TimeLimitError: the time limit passed before there was any result.
     """
     if not tolerance > 0:
-        raise UsageError(f"a tolerance of {tolerance:g}; it is more than 0")
+        raise refused("tolerance", tolerance, "a number > 0")
     settings = RunnerSettings((), fallback, precision, options, operators)
     check_options([backend], settings)
     player, given = open_player(backend, settings), asked(inputs, seed, shapes, dims)

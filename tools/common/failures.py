@@ -24,6 +24,7 @@ from ...runtime.errors import (
     did_you_mean,
 )
 from ...runtime.text import message, printable
+from .as_option import as_option
 from .ended import RunnerEnded
 
 #: Exit codes: unexpected error; Ctrl-C; broken pipe.
@@ -62,7 +63,7 @@ def is_closed_pipe(error: BaseException | None) -> bool:
 def _judged(error: BaseException) -> tuple[int, str]:
     """Return the exit code and text of an error."""
     if isinstance(error, TercetError):
-        return error.exit_code, str(error)
+        return error.exit_code, as_option(error.argument) if error.argument else str(error)
     if isinstance(error, OSError):
         known = error.filename is not None and error.strerror is not None
         text = f"{error.filename}: {error.strerror}" if known else str(error)

@@ -236,7 +236,7 @@ def input_shapes(
         InputError: the model has no such input or symbol, or a shape contradicts it.
         UsageError: a string is not a shape or size.
     """
-    given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "--shape").items()}
+    given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "shapes").items()}
     sizes = _parse_dims(dims, infos)
     found: dict[str, tuple[int, ...]] = {}
     for info in infos:
@@ -292,7 +292,7 @@ def assumed_dims(
     infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """Return the dimensions that `input_shapes` takes to be 1, of inputs without a given shape."""
-    given = {*_by_input(shapes, infos, "--shape"), *_parse_dims(dims, infos), *_needs(infos)}
+    given = {*_by_input(shapes, infos, "shapes"), *_parse_dims(dims, infos), *_needs(infos)}
     free = (
         name
         for info in infos
@@ -314,10 +314,8 @@ def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> No
     if info.shape is None:
         return
     if len(info.shape) != len(shape):
-        raise InputError(
-            f"--shape {info.name}={_shape_text(shape)} has {len(shape)} axes; "
-            f"the model expects {info}"
-        )
+        reason = f"{len(shape)} axes; the model expects {info}"
+        raise rules.unfit(InputError, "shapes", reason, f"{info.name}={_shape_text(shape)}")
     for symbol, size in zip(info.shape, shape, strict=True):
         if isinstance(symbol, str):
             sizes.setdefault(symbol, size)
@@ -331,7 +329,7 @@ def _parse_shape(text: str) -> tuple[int, ...]:
     if text in ("", "[]", "()"):
         return ()
     if not re.fullmatch(r"\d+([x,]\d+)*", text):
-        raise UsageError(f"--shape {text} is not a shape such as 1x3x224x224 or x=1x3x224x224")
+        raise rules.refused("shapes", text, "a shape, such as 1x3x224x224 or x=1x3x224x224")
     return tuple(map(int, re.split("[x,]", text)))
 
 
@@ -341,23 +339,24 @@ def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
     for text in dims:
         symbol, _, size = text.rpartition("=")
         if not symbol or not size.isdecimal():
-            raise UsageError(f"--dim {text} is not NAME=SIZE, such as --dim batch=4")
+            raise rules.refused("dims", text, "NAME=SIZE, such as batch=4")
         if symbol not in symbols:
             known = ", ".join(dict.fromkeys(symbols)) or "none"
-            raise InputError(
+            reason = (
                 f"no input has a dimension '{symbol}'{did_you_mean(symbol, symbols)} "
                 f"(symbolic dimensions: {known})"
             )
+            raise rules.unfit(InputError, "dims", reason, text)
         found[symbol] = int(size)
     return found
 
 
-def _by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, str]:
+def _by_input(texts: Sequence[str], infos: Infos, argument: str) -> dict[str, str]:
     """Return the text given for each input, as ``name=text`` or as a text alone."""
-    return {name: found[-1] for name, found in _all_by_input(texts, infos, option).items()}
+    return {name: found[-1] for name, found in _all_by_input(texts, infos, argument).items()}
 
 
-def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, list[str]]:
+def _all_by_input(texts: Sequence[str], infos: Infos, argument: str) -> dict[str, list[str]]:
     names = [info.name for info in infos]
     found: dict[str, list[str]] = {}
     for text in texts:
@@ -367,15 +366,17 @@ def _all_by_input(texts: Sequence[str], infos: Infos, option: str) -> dict[str, 
             continue
         before, equals, _ = text.partition("=")
         if equals and not Path(text).exists():
-            raise InputError(
-                f"{option} {text}: the model has no input '{before}'{did_you_mean(before, names)} "
+            reason = (
+                f"the model has no input '{before}'{did_you_mean(before, names)} "
                 f"(inputs: {', '.join(map(str, infos))})"
             )
+            raise rules.unfit(InputError, argument, reason, text)
         if len(names) != 1:
-            raise InputError(
-                f"{option} {text}: say for which of the {len(names)} inputs, as in "
-                f"{option} NAME={text} (inputs: {', '.join(map(str, infos))})"
+            reason = (
+                f"say for which of the {len(names)} inputs, as in NAME={text} "
+                f"(inputs: {', '.join(map(str, infos))})"
             )
+            raise rules.unfit(InputError, argument, reason, text)
         found.setdefault(names[0], []).append(text)
     return found
 
@@ -408,10 +409,11 @@ def random_inputs(
                 f"input '{info.name}' is not a tensor: no random one can be made, give it in a file"
             )
         if info.name not in shapes:
-            raise InputError(
+            reason = (
                 f"the shape of input '{info.name}' is not known; give one, as in "
-                f"--shape {info.name}=1x3x224x224"
+                f"{info.name}=1x3x224x224"
             )
+            raise rules.unfit(InputError, "shapes", reason)
         limits = [sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in info.indexes]
         wanted = TensorType(info.dtype, shapes[info.name])
         check_room(info.name, wanted, sum(each.nbytes for each in found.values()))
@@ -425,7 +427,7 @@ def random_inputs(
 def _file_inputs(
     infos: Infos, wanted: InputRequest, shapes: Mapping[str, tuple[int, ...]]
 ) -> Inputs:
-    given = _all_by_input(_expand_archives(wanted.files, infos), infos, "--input")
+    given = _all_by_input(_expand_archives(wanted.files, infos), infos, "inputs")
     by_name = {info.name: info for info in infos}
     arrays: dict[str, Array] = {}
     origins = {name: ", ".join(paths) for name, paths in given.items()}

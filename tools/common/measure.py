@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ...runtime.errors import UsageError
+from ...runtime.base.arguments import refused
 from .console import Say, counted, ms_text, silent
 
 WARM_UP_SECONDS = 1.0
@@ -71,7 +71,7 @@ class Repeat:
 
     def __post_init__(self) -> None:
         if self.exactly is not None and self.exactly < 0:
-            raise UsageError(f"repeat={self.exactly}: expected a whole number >= 0")
+            raise refused("repeat", self.exactly, "a whole number >= 0")
 
     def wants(self, samples: list[float]) -> bool:
         """Whether another run is due."""

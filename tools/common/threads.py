@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...backends.numpy.numerics import blas
+from ...runtime.base.arguments import refused
 from ...runtime.errors import UsageError
 
 
@@ -20,7 +21,7 @@ def use_threads(number: int | None) -> Iterator[None]:
         yield
         return
     if number < 1:
-        raise UsageError(f"{number} threads; it must be 1 or more")
+        raise refused("threads", number, "a whole number >= 1")
     before = blas.threads()
     if before is None or not blas.set_threads(number):
         raise UsageError("the threads of numpy's BLAS cannot be set here; it is not OpenBLAS")

@@ -41,7 +41,8 @@ NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 DIRECTORY: int = getattr(os, "O_DIRECTORY", 0)
 BINARY: int = getattr(os, "O_BINARY", 0)
 _COMMON = os.O_RDONLY | CLOEXEC | BINARY
-_ALLOW = "copy the file into the model's folder, or pass its folder: external_data_dir="
+_SAY = "external_data_dir= (--external-data-dir)"
+_ALLOW = f"copy the file into the model's folder, or pass its folder: {_SAY}"
 
 
 class ExternalData:
@@ -112,7 +113,7 @@ class ExternalData:
         if folder is None:
             raise self._source.unopened(
                 f"keeps its data in '{location[:80]}', which a model in memory has no folder for; "
-                "load it by its path, or say where its data are: external_data_dir=",
+                f"load it by its path, or say where its data are: {_SAY}",
                 where,
             )
         parts = self._parts(location, where)
