@@ -77,7 +77,7 @@ def load() -> CudnnLibrary:
     try:
         frontend: Any = import_module("cudnn")
     except ImportError as error:
-        raise _unavailable(f"the package nvidia-cudnn-frontend ({error})") from error
+        raise _unavailable("the package nvidia-cudnn-frontend", f" ({error})") from error
     found = str(getattr(frontend, "__version__", "?"))
     if not found.startswith(f"{FRONTEND}."):
         raise _unavailable(f"nvidia-cudnn-frontend {FRONTEND} (found {found})")
@@ -89,8 +89,8 @@ def load() -> CudnnLibrary:
     return CudnnLibrary(frontend, found, str(frontend.backend_version_string()), mapped(_CUDNN))
 
 
-def _unavailable(missing: str) -> BackendUnavailable:
-    return BackendUnavailable("cudnn", f"{missing} is not installed", _INSTALL)
+def _unavailable(missing: str, why: str = "") -> BackendUnavailable:
+    return BackendUnavailable("cudnn", f"{missing} is not installed{why}", _INSTALL)
 
 
 def _preload(name: str, *folders: str) -> ctypes.CDLL | None:

@@ -249,7 +249,7 @@ def generate(
     threads: Threads = None,
     common: Common,
 ) -> None:
-    """Generate text with a decoder such as Llama.
+    """Generate text with a decoder such as Llama, or an encoder-decoder such as Whisper.
 
     Examples:
         tercet generate llama --prompt "the quick" --max-new-tokens 8

@@ -9,9 +9,11 @@ from __future__ import annotations
 import errno
 import json as json_text
 import os
+import re
 import sys
 import traceback
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import typer
 
@@ -105,7 +107,8 @@ def _usage_text(error: Any) -> str:
     """Return the parser's message in the form of others; the error gets a note on help."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "tercet"
-    text = str(error.format_message()).removesuffix(".").replace(". Did you", "; did you")
+    text = _misfit(error) or str(error.format_message())
+    text = text.removesuffix(".").replace(". Did you", "; did you")
     if similar := getattr(error, "possibilities", None):
         option = error.option_name
         text = f"no such option: {option}{did_you_mean(option, similar)}"
@@ -116,6 +119,39 @@ def _usage_text(error: Any) -> str:
         )
     error.add_note(f"`{command} --help` describes its usage")
     return text[:1].lower() + text[1:]
+
+
+#: What is expected, by kind of pydantic's errors, and by click's messages.
+_KINDS = {
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number",
+    "float_parsing": "a number",
+    "greater_than_equal": "a number >= {ge:g}",
+}
+_MESSAGES = {
+    r"'(.*)' is not a valid integer": "a whole number",
+    r"'(.*)' is not a valid float": "a number",
+    r"(\S+) is not in the range x>=(\S+?)\.?$": "a number >= {}",
+}
+
+
+def _misfit(error: Any) -> str:
+    """Return what is wrong with an option's value in the words of other errors, if typer says it.
+
+    Newer versions ask pydantic, older ones click.
+    """
+    option, asked = getattr(error, "param", None), getattr(error.__cause__, "errors", None)
+    if option is None:
+        return ""
+    value, expected = None, ""
+    if callable(asked):
+        first = cast("Sequence[dict[str, Any]]", asked())[0]
+        value = first["input"]
+        expected = _KINDS.get(first["type"], "").format(**first.get("ctx", {}))
+    for pattern, what in _MESSAGES.items():
+        if found := re.match(pattern, str(error.message)):
+            value, expected = found[1], what.format(*found.groups()[1:])
+    return f"{option.opts[-1]} {value}: expected {expected}" if expected else ""
 
 
 def _print(error: Any, text: str, code: int) -> None:

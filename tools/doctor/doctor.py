@@ -177,7 +177,7 @@ def _packages(extra: str) -> tuple[Callable[[], Check], ...]:
         partial(_package, "onnx"),
         partial(_package, "ml-dtypes"),
         partial(_package, "onnxruntime", remedy=ort, purpose="comparing with onnxruntime"),
-        partial(_package, "Pillow", remedy=image, purpose="pictures as inputs"),
+        partial(_package, "Pillow", remedy=image, purpose="images as inputs"),
         partial(generate, "tokenizers", purpose="texts for tercet generate"),
         partial(generate, "jinja2", purpose="chat templates"),
         partial(gpu, "cuda-core"),
