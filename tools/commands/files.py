@@ -10,6 +10,7 @@ import typer
 from ...runtime.errors import UsageError
 from .groups import (
     Common,
+    FixedShapeOptions,
     FrozenModelOptions,
     InputOptions,
     RunOptions,
@@ -49,7 +50,7 @@ def export(
     keep: KeepFloat32 = "",
     reading: FrozenModelOptions,
     written: WrittenFile,
-    shapes: ShapeOptions,
+    shapes: FixedShapeOptions,
     common: Common,
 ) -> None:
     """Write the optimised graph as an ONNX model.
@@ -139,7 +140,7 @@ def extract(
         ),
     ] = "",
     written: WrittenFile,
-    shapes: ShapeOptions,
+    shapes: FixedShapeOptions,
     common: Common,
 ) -> None:
     """Write the subgraph between given tensors as a model.

@@ -30,6 +30,8 @@ from .options import (
     Fallback,
     Files,
     Finite,
+    FixedDims,
+    FixedShapes,
     Folder,
     Force,
     Freeze,
@@ -202,6 +204,14 @@ class ShapeOptions(Group):
     def as_options(self) -> dict[str, Any]:
         """Return the options by their Python names."""
         return {"shapes": self.shapes or (), "dims": self.dims or ()}
+
+
+@dataclass(frozen=True)
+class FixedShapeOptions(ShapeOptions):
+    """Shapes of the inputs of a model that is written."""
+
+    shapes: FixedShapes = None
+    dims: FixedDims = None
 
 
 @dataclass(frozen=True)

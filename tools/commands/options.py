@@ -231,6 +231,22 @@ Dims = Annotated[
         help="Size of a symbolic dimension; default: 1; repeatable.",
     ),
 ]
+FixedShapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="[NAME=]1x3x224x224",
+        help="Fix the shape of an input; repeatable.",
+    ),
+]
+FixedDims = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        metavar="NAME=SIZE",
+        help="Fix the size of a symbolic dimension; others stay symbolic; repeatable.",
+    ),
+]
 Tokens = Annotated[
     str,
     typer.Option(
