@@ -57,7 +57,9 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
         openers: `open_backends` of all backends; the module around it lists its algorithms, if it
             has any, as ``ALGORITHMS``. One backend ignores the algorithms of another.
     """
-    asked = [("algorithms", {node: names}, names) for node, names in options.algorithms.items()]
+    asked: list[tuple[str, object, str]] = [
+        ("algorithms", {node: names}, names) for node, names in options.algorithms.items()
+    ]
     if options.conv is not None:
         asked.append(("conv", options.conv, options.conv))
     if not asked:
