@@ -41,6 +41,14 @@ _OWN = {
     "tensorrt": ".tensorrt",
     "openvino": ".openvino",
 }
+#: What people, and other runtimes' providers, call backends and runners.
+_CALLED = {
+    "cpu": "numpy",
+    "gpu": "cuda",
+    "trt": "tensorrt",
+    "ort": "onnxruntime",
+    "reference": "onnx.reference",
+}
 #: Those that run on the driver of NVIDIA's GPUs.
 _ON_GPUS = ("cuda", "cudnn", "tensorrt")
 
@@ -244,13 +252,19 @@ def _opener(name: str) -> Opener:
         return _foreign()[name]()
     if name in _RUNNERS:
         raise _unknown(name, "; that is another runtime, which compare, bisect and bench run")
-    raise _unknown(name, did_you_mean(name, names()))
+    raise _unknown(name, meant(name, names()))
 
 
 def check_name(name: str) -> None:
     """Raise UsageError if there is no backend of this name, whether it can run here or not."""
     if name not in names():
-        raise _unknown(name, did_you_mean(name, names()))
+        raise _unknown(name, meant(name, names()))
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return a hint like that of `did_you_mean`, also for what others call a backend."""
+    word = name.lower().removesuffix("executionprovider")
+    return did_you_mean(_CALLED.get(word, word), known)
 
 
 def _unknown(name: str, hint: str) -> UsageError:

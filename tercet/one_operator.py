@@ -12,7 +12,7 @@ from .arguments import ONE_BACKEND, public
 from .backends.numpy import evaluate
 from .importers.onnx.reading.attributes import Mismatch, make
 from .runtime.base import arguments as rules
-from .runtime.errors import InputError, UsageError, did_you_mean
+from .runtime.errors import InputError, ModelError, UsageError, did_you_mean
 from .runtime.ir.dtypes import TO_ONNX
 from .runtime.ir.graph import Graph
 from .runtime.ir.infer import infer
@@ -79,7 +79,12 @@ def run_op(
     """
     arrays = [_value(f"{operator}: input {i}", data) for i, data in enumerate(inputs)]
     op = _operator(operator, domain, len(arrays), attributes_)
-    graph = _single(op, arrays, outputs, fed=1)
+    try:
+        graph = _single(op, arrays, outputs, fed=1)
+    except ModelError as error:
+        if any(isinstance(each, list) for each in inputs):
+            error.add_note("a list is a sequence of tensors; numpy.array makes a tensor of it")
+        raise
     if not all(isinstance(v.type, TensorType) and v.type.is_static for v in graph.outputs.values()):
         graph = _single(op, arrays, outputs, fed=0)
     options = Options(skip=("fold_constants",))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from ... import backends
 from ...api import Loadable, Operators, load
 from ...backends.numpy.numerics import blas
-from ...runtime.errors import UsageError, did_you_mean
+from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.options import Options
 from ...version import __version__
@@ -114,7 +114,7 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
         if is_onnxruntime(name):
             OrtConfig.of(name)
         elif name not in known and not (files and is_saved(name)):
-            hint = did_you_mean(name, known)
+            hint = backends.meant(name, known)
             raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
         if name in wanted[:i]:
             raise UsageError(f"'{name}' would be compared with itself")
