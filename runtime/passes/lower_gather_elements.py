@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -12,7 +12,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
-from ..ops.movement import Concat, Expand, Tile
+from ..ops.movement import Concat, Expand, Tile, Transpose
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -25,7 +25,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     PyTorch's `gather` and `scatter` want an index for each element, so that programs expand those
     of rows: `x.gather(1, i[..., None].expand(-1, -1, d))` in detectors and for points, or
     `scatter_add` in networks of graphs. In a vector each element is a slice. Data that are
-    expanded along an axis in front (the neighbours of every point) are read where they are.
+    expanded along an axis (the neighbours of every point) are read where they are. Slices of
+    channels in front (RandLA-Net) are rows between transposes, which convolutions have anyway.
     """
     for node in list(graph.nodes):
         text = ""
@@ -48,21 +49,38 @@ def _gathered(graph: Graph, node: Node) -> str:
     found, places = shape_of(data), shape_of(indices)
     if found is None or places is None:
         return ""
-    batch = _batch_axes(found, places, axis)
-    if batch is None or not _are_slices(found, places, wanted, axis):
+    kinds = _kinds(found, places, wanted, axis)
+    if kinds is None:
         return ""
+    batch, index, own = kinds
     add = Builder(graph, node, node.name, (node,))
-    drops = list(range(batch, axis))
+    drops = [each for each in index if each != axis]
     data = add(Squeeze(), data, add.integers(drops)) if drops else data
-    behind = list(range(axis + 2, len(wanted)))
-    indices = add(Squeeze(), indices, add.integers(behind)) if behind else indices
+    front = [] if batch else [each for each in own if each < axis]
+    behind = [each for each in own if each not in front]
+    left = [each for each in range(len(wanted)) if each not in drops]
+    order = (*range(batch), *front, axis, *behind)
+    data = _transposed(add, data, [left.index(each) for each in order])
     if batch:
+        last = own[-1] if own[-1] > index[-1] else None  # an axis for the only number of a place
+        drops = [each for each in own if each != last]
+        indices = add(Squeeze(), indices, add.integers(drops)) if drops else indices
+        if last is None:
+            indices = add(Unsqueeze(), indices, add.integers([-1]))
         taken = add(GatherND(batch_dims=batch), data, _wide(add, indices))
     else:
-        taken = add(Gather(), data, add(Squeeze(), indices, add.integers([axis + 1])))
+        places = add(Squeeze(), indices, add.integers(own))
+        taken = add(Gather(axis=len(front)), data, places)
+    order = (*range(batch), *front, *index, *behind)
+    taken = _transposed(add, taken, [order.index(each) for each in range(len(wanted))])
     graph.redirect(node.output, taken)
     drop(graph, node)
     return f"GatherElements '{node.name}' takes whole slices"
+
+
+def _transposed(add: Builder, value: Value, order: Sequence[int]) -> Value:
+    known = tuple(order)
+    return value if known == tuple(range(len(known))) else add(Transpose(perm=known), value)
 
 
 def _scattered(graph: Graph, node: Node) -> str:
@@ -149,9 +167,28 @@ def _are_slices(data: Shape, indices: Shape, wanted: Shape, axis: int) -> bool:
     return wanted[behind] == data[behind] and all(size == 1 for size in indices[behind])
 
 
-def _batch_axes(data: Shape, indices: Shape, axis: int) -> int | None:
-    """Return how many leading axes data and indices share, if data has no others before `axis`."""
+def _kinds(
+    data: Shape, indices: Shape, wanted: Shape, axis: int
+) -> tuple[int, list[int], list[int]] | None:
+    """Return how many leading axes data and indices share, and what the other axes are of.
+
+    Those of indices, whose places all have the same data but along `axis`; and those of slices, all
+    of whose elements have the same indices. None if an axis is of both, or all are of indices.
+    """
     batch = 0
     while batch < axis and data[batch] == indices[batch] != 1:
         batch += 1
-    return batch if all(size == 1 for size in data[batch:axis]) else None
+    index, own = list[int](), list[int]()
+    for each in range(batch, len(wanted)):
+        is_index = data[each] == 1 and indices[each] == wanted[each]
+        is_own = indices[each] == 1 and data[each] == wanted[each]
+        if each == axis or (is_index and not (is_own and (each > axis or not batch))):
+            index.append(each)
+        elif is_own:
+            own.append(each)
+        else:
+            return None
+    same = (
+        None not in wanted and indices[axis] == wanted[axis] and indices[:batch] == wanted[:batch]
+    )
+    return (batch, index, own) if own and same else None

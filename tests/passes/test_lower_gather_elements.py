@@ -65,6 +65,37 @@ def test_neighbours_of_each_point(batch: int, operator: str) -> None:
     checked(text, feeds, operator)
 
 
+@pytest.mark.parametrize(("batch", "operator"), [(1, "Gather"), (2, "GatherND")])
+def test_neighbours_behind_their_points(batch: int, operator: str) -> None:
+    """Data are expanded along the axis of neighbours, which indices have (RandLA-Net)."""
+    text = f"""(float[{batch},6,1,4] x, int64[{batch},5,3,1] i) => (float[{batch},5,3,4] y) {{
+        {expanded("d", "x", f"{batch},6,3,4")}
+        {expanded("e", "i", f"{batch},5,3,4")}
+        y = GatherElements <axis = 1> (d, e) }}"""
+    feeds = {"x": numbers(batch, 6, 1, 4), "i": indices(batch, 5, 3, 1, below=6)}
+    checked(text, feeds, operator)
+
+
+@pytest.mark.parametrize(
+    ("batch", "operators"), [(1, ["Gather"]), (2, ["Transpose", "GatherND", "Transpose"])]
+)
+def test_channels_of_neighbours(batch: int, operators: list[str]) -> None:
+    """All channels, in front of the points, have the same indices."""
+    text = f"""(float[{batch},4,6,1] x, int64[{batch},1,5,3] i) => (float[{batch},4,5,3] y) {{
+        {expanded("d", "x", f"{batch},4,6,3")}
+        {expanded("e", "i", f"{batch},4,5,3")}
+        y = GatherElements <axis = 2> (d, e) }}"""
+    feeds = {"x": numbers(batch, 4, 6, 1), "i": indices(batch, 1, 5, 3, below=6)}
+    checked(text, feeds, *operators)
+
+
+def test_the_same_rows_of_all_samples() -> None:
+    text = f"""(float[2,9,4] x, int64[1,5,1] i) => (float[2,5,4] y) {{
+        {expanded("e", "i", "2,5,4")}
+        y = GatherElements <axis = 1> (x, e) }}"""
+    checked(text, {"x": numbers(2, 9, 4), "i": indices(1, 5, 1, below=9)}, "Gather")
+
+
 @pytest.mark.parametrize(("axis", "operator"), [(0, "Gather"), (1, "GatherND")])
 def test_places_that_are_expanded(axis: int, operator: str) -> None:
     """Indices choose among the copies of one row: there are as many as an Expand makes."""
@@ -114,7 +145,7 @@ def test_numbers_of_edges() -> None:
         ((9, 4), (5, 4), "5,4", 0),  # other places in each column
         ((9, 4), (9, 1), "9,4", 1),  # nothing is behind
         ((3, 9, 4), (2, 5, 1), "2,5,4", 1),  # of some samples only
-        ((2, 9, 4), (1, 5, 1), "2,5,4", 1),  # the same rows of all samples
+        ((2, 3, 9), (2, 3, 5), "2,3,5", 2),  # numbers, not slices
     ],
 )
 def test_what_stays(x: tuple[int, ...], i: tuple[int, ...], e: str, axis: int) -> None:
