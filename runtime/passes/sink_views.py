@@ -9,8 +9,8 @@ from ..base.record import record
 from ..ir.chains import chain_before, chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv, ConvTranspose
-from ..ops.elementwise import Add, Mul, Unary
-from ..ops.movement import Concat, Transpose
+from ..ops.elementwise import Add, Cast, Mul, Unary
+from ..ops.movement import Concat, DepthToSpace, Transpose
 from ..ops.shape import RESHAPES
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
@@ -31,11 +31,34 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     convolutions have in memory, before it is added to what its block has read, or gates it
     (depthwise convolutions of rows: cgMLP, Branchformer). Views of x are as free as those of the
     result. Activations behind the sum stay with it.
+
+    A Cast of pixels that a DepthToSpace makes of a layer's channels is moved before it, so that the
+    layer stores what is asked for.
     """
     for node in list(graph.nodes):
         found = _layer_sum(graph, node) if node in graph else None
         if found is not None:
             yield found.rewrite(graph)
+        elif node in graph and _casts_pixels(graph, node):
+            yield _cast_early(graph, node)
+
+
+def _casts_pixels(graph: Graph, node: Node) -> bool:
+    """Whether a node is a Cast of pixels that were channels, which alone reads them."""
+    made = node.operands[0].producer if isinstance(node.op, Cast) else None
+    if made is None or not isinstance(made.op, DepthToSpace):
+        return False
+    alone = graph.sole_consumer(made.output) is node
+    return alone and layer_before(graph, made.operands[0]) is not None
+
+
+def _cast_early(graph: Graph, node: Node) -> str:
+    made, name = node.operands[0].producer, node.name
+    assert made is not None
+    cast = Builder(graph, node, name, (node,))(node.op, made.operands[0])
+    graph.redirect(node.output, Builder(graph, node, made.name, (made,))(made.op, cast))
+    drop(graph, node)
+    return f"Cast '{name}' follows its layer directly"
 
 
 @record

@@ -7,16 +7,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float32, float64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Transpose
+from tercet.runtime.ops.movement import Concat, DepthToSpace, Transpose
 from tercet.runtime.ops.norm import LayerNormalization
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.passes import STATIC_PASSES, Rewrites
 
-from .graphs import Build, apply, assert_same, make, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
 
 CHANNELS, SIDE = 16, 6
 PIXELS = SIDE * SIDE
@@ -144,3 +145,18 @@ def both_layers(g: Graph, x: Value) -> Value:
 def test_what_would_save_nothing_stays(build: Callable[[Graph, Value], Value]) -> None:
     _, log = bound(make(build, PLANE))
     assert "sink_views" not in log.counts
+
+
+@pytest.mark.parametrize("read_twice", [False, True])
+def test_a_cast_of_pixels_that_were_channels_follows_their_layer(read_twice: bool) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, DepthToSpace(blocksize=2), conv(g, x))
+        wide = apply(g, Relu(), apply(g, Cast(to=float64), y))
+        narrow = apply(g, Cast(to=float32), wide)
+        return apply(g, Mul(), narrow, y) if read_twice else narrow
+
+    graph = make(build, IMAGE)
+    after, log = bound(graph)
+    assert ("sink_views" in log.counts) != read_twice
+    assert kinds(after)[:2] == (["Conv", "DepthToSpace"] if read_twice else ["Conv", "Cast"])
+    assert_same(graph, after)
