@@ -153,7 +153,7 @@ def test_a_cast_of_pixels_that_were_channels_follows_their_layer(read_twice: boo
         y = apply(g, DepthToSpace(blocksize=2), conv(g, x))
         wide = apply(g, Relu(), apply(g, Cast(to=float64), y))
         narrow = apply(g, Cast(to=float32), wide)
-        return apply(g, Mul(), narrow, y) if read_twice else narrow
+        return apply(g, Mul(), narrow, apply(g, Cast(to=float32), y)) if read_twice else narrow
 
     graph = make(build, IMAGE)
     after, log = bound(graph)
