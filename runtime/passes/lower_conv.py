@@ -55,10 +55,11 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 def _mixes_rows(graph: Graph, node: Node) -> bool:
     """Whether channels of a Conv of single places are rows that layers make and read."""
-    op, linear, shape = node.op, as_linear(node), shape_of(node.inputs[0]) if node.inputs else None
-    if not isinstance(op, Conv) or linear is None or op.group != 1 or len(shape or ()) != 3:
+    op, linear = node.op, as_linear(node)
+    if not isinstance(op, Conv) or linear is None or op.group != 1 or not convolves_pixels(node):
         return False
-    if not convolves_pixels(node) or not isinstance((shape or ())[2], int):
+    shape = shape_of(node.inputs[0]) or ()
+    if len(shape) != 3 or not isinstance(shape[2], int):
         return False
     made = node.operands[0].producer
     while made is not None and (by_place(made) or isinstance(made.op, Slice | Split)):

@@ -196,7 +196,7 @@ def _runs(
     found: list[list[int]] = []
     rest = list(zip(_ints(parts, *range(len(parts))), axes, strict=True))
     for size in _ints(sizes, *range(len(sizes))):
-        run, product = [], 1
+        run, product = list[int](), 1
         while rest and product < size:
             part, axis = rest.pop(0)
             run.append(axis)
