@@ -55,10 +55,11 @@ from .samples import samples
 
 #: What other modules call the set of files that they compile.
 DECLARED = "COMPILES"
+#: Without generated code, and compiled sooner than most.
 EMPTY = KernelSource(
-    "norm/softmax.cu",
-    (("X", "float"), ("R", "float"), ("A", "float")),
-    (("WARPS", 1), ("COLUMNS", 32), ("DOWN", 1), ("LOGARITHM", False)),
+    "move/shape.cu",
+    (("Index", "int32"), ("T", "uint32")),
+    (("RANK", 1), ("VECTOR", 1), ("GAPS", False)),
 )
 
 
@@ -390,8 +391,8 @@ def test_a_second_process_finds_the_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(EMPTY, constants=(("WARPS", 2), *EMPTY.constants[1:])),
-        replace(EMPTY, types=(("X", "double"), ("R", "double"), ("A", "double"))),
+        replace(EMPTY, constants=(("RANK", 2), *EMPTY.constants[1:])),
+        replace(EMPTY, types=(EMPTY.types[0], ("T", "uint64"))),
         replace(EMPTY, code="// generated"),
     ],
     ids=["constant", "type", "code"],
