@@ -32,6 +32,7 @@ from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.options import Options
 
 from ..control.flows import FLOWS
+from .cubins import QuickCompiler
 from .dry import DryCompiler, DryDevice, apply, dry_backend, launches, normal, planned
 from .fake_driver import FAKE, Gate, plant
 
@@ -68,6 +69,12 @@ class Named:
 
     def lacking(self) -> tuple[str, ...]:
         return ()
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile without optimizations: nobody runs the code."""
+    monkeypatch.setattr(on_paper, "Compiler", QuickCompiler)
 
 
 def saved(model: onnx.ModelProto, folder: Path) -> Path:
