@@ -193,7 +193,12 @@ class Squeeze(Op):
         exact = exact_ints_of(axes, "axes")
         if exact is None:
             count = ints_of(axes, "axes")
-            return data.with_shape(None if count is None else (None,) * max(0, rank - len(count)))
+            if count is None:
+                return data.with_shape(None)
+            able = sum(not isinstance(size, int) or size == 1 for size in data.shape)
+            if len(count) > able:
+                raise ShapeError(f"{len(count)} axes of {data} are squeezed; {able} may have size 1")
+            return data.with_shape((None,) * (rank - len(count)))
         gone = normalize_axes(exact, rank)
         for axis in gone:
             if isinstance(size := data.shape[axis], int) and size != 1:

@@ -253,6 +253,11 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "an axis, and its exporter writes a Squeeze all the same: export the module without that "
         "call)",
     ),
+    "Squeeze axes": (
+        "float[2,1,6] x, int64[2] a",
+        "y = Squeeze(x, a)",
+        "2 axes of float32[2,1,6] are squeezed; 1 may have size 1",
+    ),
     "Slice axes": (
         "float[2,6] x",
         "s = Constant <value_ints = [0]> () a = Constant <value_ints = [2]> () "
