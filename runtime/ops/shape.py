@@ -197,7 +197,9 @@ class Squeeze(Op):
                 return data.with_shape(None)
             able = sum(not isinstance(size, int) or size == 1 for size in data.shape)
             if len(count) > able:
-                raise ShapeError(f"{len(count)} axes of {data} are squeezed; {able} may have size 1")
+                raise ShapeError(
+                    f"{len(count)} axes of {data} are squeezed; {able} may have size 1"
+                )
             return data.with_shape((None,) * (rank - len(count)))
         gone = normalize_axes(exact, rank)
         for axis in gone:
