@@ -112,6 +112,14 @@ def test_sizes_that_a_constant_holds_fit_its_dtype() -> None:
     np.testing.assert_array_equal(resized(data, 4, 300), data)
 
 
+@pytest.mark.parametrize("shape", [(0, 0, 0), (2, 2, 2)])
+def test_a_constant_does_not_grow_without_end(shape: tuple[int, ...]) -> None:
+    """Each of its axes takes the new size, also one without elements."""
+    assert resized(np.zeros(shape, np.float32), shape[0], 40).shape == (40, 40, 40)
+    with pytest.raises(ValueError, match="too large"):
+        resized(np.zeros(shape, np.float32), shape[0], 5000)
+
+
 @pytest.mark.parametrize("number", range(40))
 def test_rewrites_change_nothing(number: int, networks: Sequence[Network]) -> None:
     found = try_mutant(MutantDraws(9, MutantSeeds(networks), DTYPES), number)

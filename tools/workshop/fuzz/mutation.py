@@ -323,10 +323,10 @@ def resized(data: Array, before: int, after: int) -> Array:
     """Return an array with axes, and sizes that it holds, of another length."""
     for axis, size in enumerate(data.shape):
         if size == before:
-            if data.size // max(size, 1) * after > _LARGEST:
+            shape = (*data.shape[:axis], after, *data.shape[axis + 1 :])
+            if prod(shape) > _LARGEST:
                 raise ValueError("too large a constant")
             some = np.arange(after) % max(size, 1)
-            shape = (*data.shape[:axis], after, *data.shape[axis + 1 :])
             data = np.take(data, some, axis) if size else np.zeros(shape, data.dtype)
     fits = data.dtype.kind == "i" and after <= np.iinfo(data.dtype).max
     if fits and data.ndim < 2 and data.size < 9:
