@@ -248,16 +248,12 @@ def _texts(types: list[ValueType | None]) -> str:
 
 
 def _known_count(m: Value) -> int | None:
-    known = m.data if m.data is not None else m.tensor.known
-    return None if known is None else max(int(known.reshape(())), 0)
+    return None if m.known is None else max(int(m.known.reshape(())), 0)
 
 
 def _is_true(cond: Value | None) -> bool:
     """Whether a condition is known to be true, as an omitted one is."""
-    if cond is None:
-        return True
-    known = cond.data if cond.data is not None else cond.tensor.known
-    return known is not None and bool(known.all())
+    return cond is None or (cond.known is not None and bool(cond.known.all()))
 
 
 def _unequal(results: list[Value], types: tuple[ValueType | None, ...]) -> str:

@@ -425,9 +425,9 @@ class _Bodies:
         self._captured: dict[Graph, list[Value]] = {}
         self._values: Mapping[Value, HostValue] = {}
         self._running: Program | None = None
-        captures = iter(node.captures)
+        captured = node.captured
         for body in node.op.graphs():
-            self._captured[body] = [next(captures) for _ in body.captures]
+            self._captured[body] = [captured[formal] for formal in body.captures]
 
     @property
     def budget(self) -> Budget:

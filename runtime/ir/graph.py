@@ -433,12 +433,7 @@ class Graph:
         Returns:
             The body's results.
         """
-        image = dict(zip(body.inputs, inputs, strict=True))
-        captures = iter(node.captures)
-        for each in node.op.graphs():
-            actual = [next(captures) for _ in each.captures]
-            if each is body:
-                image.update(zip(body.captures, actual, strict=True))
+        image = dict(zip(body.inputs, inputs, strict=True)) | node.captured
         for value in body.values.values():
             if value.data is not None:
                 image[value] = self.constant(value.data, value.name)

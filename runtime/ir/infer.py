@@ -9,10 +9,10 @@ from ..base.guard import check_time
 from ..errors import FAILURES, ModelError, ShapeError, out_of_memory
 from .constraints import Element, check_inputs, check_outputs
 from .dtypes import FLOATS
-from .graph import Graph, Node, Value
+from .graph import Graph, Node
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
-from .types import Array, MapType, OptionalType, SequenceType, TensorType, ValueType
+from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]
 
@@ -84,13 +84,13 @@ def check_types(op: Op, types: Sequence[ValueType | None]) -> dict[str, Element]
 
 
 def _enter_bodies(node: Node, types: Sequence[ValueType | None] | None, file: str | None) -> None:
-    bodies, captures = node.op.graphs(), iter(node.captures)
+    bodies = node.op.graphs()
     if not bodies:
         return
+    for formal, actual in node.captured.items():
+        formal.type = actual.type
     entering = node.op.body_inputs(*types) if types else tuple(() for _ in bodies)
     for body, inputs in zip(bodies, entering, strict=True):
-        for formal in body.captures:
-            formal.type = next(captures).type
         try:
             _infer_body(node.op, body, inputs, file)
         except ModelError:
@@ -185,7 +185,7 @@ def fold_known(graph: Graph, *, floats: bool = True) -> int:
     """
     folded = 0
     for node in list(graph.nodes):
-        known = [known_elements(value) for value in node.outputs]
+        known = [value.known for value in node.outputs]
         found = [data for data in known if data is not None]
         if not floats and any(data.dtype in FLOATS for data in found):
             continue
@@ -194,8 +194,3 @@ def fold_known(graph: Graph, *, floats: bool = True) -> int:
             folded += 1
     graph.sweep()
     return folded
-
-
-def known_elements(value: Value) -> Array | None:
-    """Return all elements of a computed value if inference knows them, else None."""
-    return value.type.known if isinstance(value.type, TensorType) else None

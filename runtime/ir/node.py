@@ -58,6 +58,13 @@ class Value:
         return self.data is not None
 
     @property
+    def known(self) -> Array | None:
+        """All elements of a tensor that is constant or known to inference; else None."""
+        if self.data is not None or not isinstance(self.type, TensorType):
+            return self.data
+        return self.type.known
+
+    @property
     def tensor(self) -> TensorType:
         """The type of a tensor; raises TypeError for other values."""
         type_ = self.type
@@ -108,6 +115,12 @@ class Node:
         if None not in self.inputs:
             return cast("tuple[Value, ...]", self.inputs)
         return tuple(value for value in self.inputs if value is not None)
+
+    @property
+    def captured(self) -> dict[Value, Value]:
+        """What each capture of its bodies stands for."""
+        formal = [value for body in self.op.graphs() for value in body.captures]
+        return dict(zip(formal, self.captures, strict=True))
 
     @property
     def distinct_reads(self) -> tuple[Value, ...]:

@@ -53,7 +53,7 @@ def is_along_last(node: Node) -> bool:
 def indices_of(node: Node) -> Array | None:
     """Return the known indices of a Gather, counted from the front; None for another node."""
     shape = _shape(node.inputs[0]) if isinstance(node.op, Gather) else None
-    indices = known(node.inputs[1]) if shape else None
+    indices = node.operands[1].known if shape else None
     if not shape or indices is None or not isinstance(node.op, Gather):
         return None
     size = shape[normalize_axis(node.op.axis, len(shape))]
@@ -71,7 +71,7 @@ def reduced_axes(node: Node, rank: int | None = None) -> tuple[int, ...] | None:
         return None
     shape, (axes, *_) = _shape(node.inputs[0]), (*node.inputs[1:], None)
     rank = len(shape) if rank is None and shape is not None else rank
-    if rank is None or (axes is not None and known(axes) is None):
+    if rank is None or (axes is not None and axes.known is None):
         return None
     return tuple(sorted(node.op.axes(tuple(_list(axes)) or None, rank)))
 
@@ -88,7 +88,7 @@ def axes_of(node: Node) -> tuple[int, ...] | None:
     axes = (*node.inputs[3:], None)[0]
     if shape is None or axes is None:
         return None if shape is None else tuple(range(len(shape)))
-    numbers = known(axes)
+    numbers = axes.known
     return None if numbers is None else normalize_axes(numbers.reshape(-1).tolist(), len(shape))
 
 
@@ -104,7 +104,7 @@ def sliced_places(node: Node, shape: Shape | None = None) -> dict[int, range] | 
     sizes = (shape or _shape(node.inputs[0])) if isinstance(node.op, Slice) else None
     axes = axes_of(node) if sizes else None
     given = [value for value in node.inputs[1:] if value is not None]
-    if not sizes or axes is None or any(known(value) is None for value in given):
+    if not sizes or axes is None or any(value.known is None for value in given):
         return None
     starts, ends, _, steps = (*map(_list, node.inputs[1:]), [], [])[:4]
     found: dict[int, range] = {}
@@ -246,16 +246,9 @@ def _all(size: Dim) -> range | None:
     return range(size) if isinstance(size, int) else None
 
 
-def known(value: Value | None) -> Array | None:
-    """Return the elements of a tensor, if they are constant or known to inference."""
-    if value is None or value.data is not None or not isinstance(value.type, TensorType):
-        return None if value is None else value.data
-    return value.type.known
-
-
 def _list(value: Value | None) -> list[int]:
     """Return known numbers; none of an omitted input, and one where a file has a scalar."""
-    numbers = known(value)
+    numbers = None if value is None else value.known
     return [] if numbers is None else numbers.reshape(-1).tolist()
 
 

@@ -233,6 +233,8 @@ class Unsqueeze(Op):
 
 #: Operators that give the elements of their first input another shape, in the same order.
 RESHAPES = (Reshape, Flatten, Squeeze, Unsqueeze)
+#: Those and the one that keeps the shape: all whose `view` is true.
+VIEWS = (Identity, *RESHAPES)
 
 
 # ── tensors out of nothing ───────────────────────────────────────────────────────────────────────

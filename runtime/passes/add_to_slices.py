@@ -13,14 +13,13 @@ from ..ops.cuts import Part, Update, part_of, update_of
 from ..ops.elementwise import Add, Where
 from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.movement import Expand, Pad, Slice, Transpose
-from ..ops.shape import ConstantOfShape, Flatten, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import ConstantOfShape, Unsqueeze
 from .driver import Context
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, size_of
 from .pattern import pairs
 from .pointwise import is_elementwise
 
 Order = tuple[int, ...]
-_VIEWS = (Flatten, Reshape, Squeeze, Unsqueeze)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -71,7 +70,7 @@ def _read_back(graph: Graph) -> Iterator[str]:
 def _unviewed(value: Value) -> Value:
     """Return the first value of which views in a row make another one of the same shape."""
     source, shape, first = value, shape_of(value), value
-    while source.producer is not None and isinstance(source.producer.op, _VIEWS):
+    while source.producer is not None and source.producer.op.view:
         source = source.producer.operands[0]
         if shape is not None and None not in shape and shape_of(source) == shape:
             first = source

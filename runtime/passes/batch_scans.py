@@ -71,8 +71,7 @@ class _Batch:
                 axis = axes[i - states] % len(shape)
                 count, shape = shape[axis], shape[:axis] + shape[axis + 1 :]
             known[inner] = _Made(shape, i >= states)
-        captured = zip(body.captures, node.captures, strict=True)
-        for inner, outer in captured:
+        for inner, outer in node.captured.items():
             shape = dims_of(outer)
             if shape is None:
                 return None
@@ -115,7 +114,7 @@ class _Batch:
         node, op, body = self._node, self._op, self._op.body
         write = Builder(graph, node, node.name, (node,))
         states = len(node.inputs) - op.num_scan_inputs
-        image: dict[Value, Value] = dict(zip(body.captures, node.captures, strict=True))
+        image = node.captured
         axes = op.scan_input_axes or (0,) * op.num_scan_inputs
         for i, (inner, outer) in enumerate(zip(body.inputs, node.inputs, strict=True)):
             assert outer is not None

@@ -14,20 +14,18 @@ from dataclasses import replace
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.infer import fold_known, infer, known_elements
+from ..ir.infer import fold_known, infer
 from ..ir.types import Array
-from ..ops.control import If, Loop
+from ..ops.control import Loop
 from ..ops.elementwise import Add, Sub
 from ..ops.gather import Gather
 from ..ops.movement import Slice
-from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 from .driver import Context
-from .editing import number, rank_of, unviewed
+from .editing import actual, number, rank_of, unviewed
 from .pointwise import is_elementwise
 
 #: Maximum number of iterations examined.
 _ROUNDS = 1 << 16
-_VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -71,14 +69,13 @@ class Rounds:
         self._limit = None if limit is None else int(limit)
         self._bounded = m is None or limit is not None
         self._rounds = np.arange(_ROUNDS if self._limit is None else min(self._limit, _ROUNDS))
-        captured = zip(op.body.captures, node.captures, strict=True)
+        self._outer = node.captured
         self._known: dict[Value, Array | None] = {
             inner: None if (found := _scalar(outer)) is None else self._same(found)
-            for inner, outer in captured
+            for inner, outer in self._outer.items()
         }
         self._known[op.body.inputs[0]] = self._rounds
         self._known[op.body.inputs[1]] = self._same(np.array(True))  # or no iteration begins
-        self._outer = dict(zip(op.body.captures, node.captures, strict=True))
         self._entered: dict[Value, Value] = {}
 
     @property
@@ -100,10 +97,9 @@ class Rounds:
     def _same(self, scalar: Array) -> Array:
         return np.broadcast_to(scalar, self._rounds.shape)
 
-    def enter(self, node: Node, op: If) -> None:
+    def enter(self, node: Node) -> None:
         """Let values of the branches of a node in the body be asked for as well."""
-        captured = [value for branch in op.graphs() for value in branch.captures]
-        self._entered.update(zip(captured, node.captures, strict=True))
+        self._entered |= node.captured
 
     @property
     def sources(self) -> dict[Value, Value]:
@@ -112,9 +108,7 @@ class Rounds:
 
     def source(self, value: Value) -> Value:
         """Return the value of the body that a branch reads."""
-        while value in self._entered:
-            value = self._entered[value]
-        return value
+        return actual(value, self._entered)
 
     def outer(self, value: Value | None) -> Value | None:
         """Return the value outside that a branch or the body reads; None if it is none."""
@@ -166,7 +160,7 @@ class Rounds:
         node = value.producer
         if node is None or value in self._known or _scalar(value) is not None:
             return []
-        if isinstance(node.op, _VIEWS):
+        if node.op.view:
             read = node.inputs[:1]
         elif isinstance(node.op, Gather | Slice):
             read = node.inputs[1:]
@@ -182,7 +176,7 @@ class Rounds:
             return self._counter(value)
         if node is None or not node.inputs or node.inputs[0] is None:
             return None
-        if isinstance(node.op, _VIEWS):
+        if node.op.view:
             return self.at(node.inputs[0])
         if isinstance(node.op, Gather | Slice):
             return self._element(value)
@@ -200,8 +194,7 @@ class Rounds:
         if found is None:
             return None
         vector, places = found
-        vector = self._outer.get(vector, vector)
-        known = known_elements(vector) if vector.data is None else vector.data
+        known = self._outer.get(vector, vector).known
         return None if known is None or (places >= known.size).any() else known[places]
 
     def _counter(self, value: Value) -> Array | None:
@@ -209,7 +202,7 @@ class Rounds:
         place = self._body.inputs.index(value)
         before = self._node.inputs[place]
         first = None if before is None else _scalar(before)
-        after = unviewed(list(self._body.outputs.values())[place - 1], _VIEWS)
+        after = unviewed(list(self._body.outputs.values())[place - 1])
         if first is None or first.dtype.kind not in "iub":
             return None
         if after is value:
@@ -228,5 +221,5 @@ class Rounds:
 
 def _scalar(value: Value) -> Array | None:
     """Return the element of a scalar that is constant or known by inference; else None."""
-    known = known_elements(value) if value.data is None else value.data
+    known = value.known
     return known.reshape(()) if known is not None and known.size == 1 else None

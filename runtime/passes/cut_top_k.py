@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import axis_of, indices_of, known, sliced_places
+from ..ops.cuts import axis_of, indices_of, sliced_places
 from ..ops.gather import Gather
 from ..ops.search import TopK
 from ..ops.shapes import normalize_axis
@@ -43,7 +43,7 @@ def _needed(reader: Node, value: Value, axis: int, rank: int) -> int:
     """Return how many of the first elements along an axis a node reads; 0 if that is unknown."""
     if reader.inputs.count(value) != 1 or reader.inputs[0] is not value:
         return 0
-    numbers = [known(each) for each in reader.inputs[1:3]]
+    numbers = [each.known for each in reader.operands[1:3]]
     if any(each is None or (each < 0).any() for each in numbers):
         return 0  # counted from the end, which will be another one
     if isinstance(reader.op, Gather) and axis_of(reader) == axis:

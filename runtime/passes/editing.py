@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -13,7 +13,8 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array, Dim, Shape, TensorType
-from ..ops.shape import RESHAPES, Reshape
+from ..ops.movement import Slice, Split
+from ..ops.shape import VIEWS, Reshape
 
 
 def shape_of(value: Value | None) -> Shape | None:
@@ -50,10 +51,22 @@ def dims_of(value: Value | None) -> tuple[int, ...] | None:
     return static_dims(shape_of(value))
 
 
-def unviewed(value: Value, kinds: tuple[type[Op], ...] = RESHAPES) -> Value:
+def unviewed(value: Value, kinds: tuple[type[Op], ...] = VIEWS) -> Value:
     """Return the tensor that a value is a view of, through any number of nodes of these kinds."""
     while (node := value.producer) is not None and isinstance(node.op, kinds) and node.inputs[0]:
         value = node.inputs[0]
+    return value
+
+
+def actual(value: Value, sources: Mapping[Value, Value]) -> Value:
+    """Return the value outside of bodies that one in them stands for.
+
+    Args:
+        value: the value, which may be outside already.
+        sources: what captures stand for; see `Node.captured`.
+    """
+    while value in sources:
+        value = sources[value]
     return value
 
 
@@ -130,9 +143,9 @@ class Builder:
         """Insert a node with one result, and return the result."""
         return self.node(op, *inputs, name=name).output
 
-    def shaped(self, value: Value | None, sizes: Iterable[int], name: str = "shape") -> Value:
-        """Return a value in a shape of these sizes, of which one may be -1; see `to_sizes`."""
-        known = tuple(sizes)
+    def shaped(self, value: Value | None, sizes: Iterable[Dim], name: str = "shape") -> Value:
+        """Return a value in a shape of which one size may be unknown, or -1; see `to_sizes`."""
+        known = tuple(size if isinstance(size, int) else -1 for size in sizes)
         return self(to_sizes(known), value, self.integers(known, name))
 
     def view(self, value: Value, shape: Shape) -> Value:
@@ -144,6 +157,26 @@ class Builder:
         ]
         op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
         return self(op, value, self.integers(sizes, "shape"))
+
+    def slice(self, value: Value | None, axis: int, start: int, stop: int, step: int = 1) -> Value:
+        """Return places of one axis of a value."""
+        bounds = (start, stop, axis) if step == 1 else (start, stop, axis, step)
+        return self(Slice(), value, *(self.integers([n], "bound") for n in bounds))
+
+    def split(
+        self,
+        value: Value | None,
+        axis: int,
+        sizes: int | Iterable[int],
+        name: str | None = None,
+    ) -> tuple[Value, ...]:
+        """Return the parts of a value along an axis: of these sizes, or so many equal ones."""
+        if isinstance(sizes, int):
+            op = Split(axis=axis, num_outputs=sizes)
+            return self.node(op, value, outputs=sizes, name=name).outputs
+        given = self.integers(sizes, "sizes")
+        op = Split(axis=axis, num_outputs=given.tensor.size)
+        return self.node(op, value, given, outputs=op.num_outputs, name=name).outputs
 
     def constant(self, data: Array, name: str = "constant") -> Value:
         """Add a constant."""

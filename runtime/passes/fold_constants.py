@@ -9,7 +9,6 @@ import numpy as np
 from ..base.budget import Budget
 from ..base.guard import check_time
 from ..ir.graph import Graph, Node
-from ..ir.infer import known_elements
 from ..ir.types import Array, TensorType, bytes_of
 from ..ops.movement import Transpose
 from ..ops.quantize import DequantizeLinear
@@ -50,7 +49,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _elements(node: Node, context: Context) -> list[Array] | None:
-    known = [known_elements(value) for value in node.outputs]
+    known = [value.known for value in node.outputs]
     if known and all(data is not None for data in known):
         return [data for data in known if data is not None]
     if any(v is not None and v.data is None for v in node.inputs):

@@ -17,13 +17,11 @@ from ..ops.gather import Gather, ScatterElements, ScatterND
 from ..ops.matmul import MatMul
 from ..ops.movement import Pad, Slice, Transpose
 from ..ops.reduce import ReduceSum
-from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from ..ops.triangles import is_below_diagonal, is_identity
 from .driver import Context
 from .editing import Builder, dims_of, drop, dtype_of, shape_of
 from .pattern import pairs
 
-_VIEWS = (Reshape, Squeeze, Unsqueeze)
 #: Maximum number of nodes that cut a block out of a matrix.
 _REACH = 8
 #: Axes of a block.
@@ -217,7 +215,7 @@ def _without_views(value: Value) -> Value:
             if [first[axis] for axis in node.op.order(len(inner))] != [*rank]:
                 break
             source = before.operands[0]
-        elif not isinstance(node.op, _VIEWS) or _proper(inner) != _proper(outer):
+        elif not node.op.view or _proper(inner) != _proper(outer):
             break
         value = source
     return value
@@ -232,8 +230,9 @@ def _block_of(value: Value, matrix: Value) -> _Block | None:
     chain = list[Node]()
     while value is not matrix:
         node = value.producer
-        is_cut = node is not None and isinstance(node.op, (Slice, Gather, *_VIEWS))
-        if node is None or not is_cut or len(chain) == _REACH:
+        if node is None or not (isinstance(node.op, Slice | Gather) or node.op.view):
+            return None
+        if len(chain) == _REACH:
             return None
         chain.insert(0, node)
         value = node.operands[0]
@@ -263,7 +262,7 @@ def _block_of(value: Value, matrix: Value) -> _Block | None:
 
 def _parts(node: Node) -> dict[int, tuple[int, int]] | None:
     """Return the first place and the number of places that a node takes of axes; {} of a view."""
-    if isinstance(node.op, _VIEWS):
+    if node.op.view:
         return {}
     if isinstance(node.op, Gather):
         found = part_of(node.output)

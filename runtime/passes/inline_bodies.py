@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node, Value
-from ..ir.infer import infer, known_elements
+from ..ir.infer import infer
 from ..ops.attention import FlexAttention
 from ..ops.control import If
 from ..ops.elementwise import Cast, Mul
@@ -55,7 +55,7 @@ def lower(graph: Graph) -> None:
 
 def _choose(graph: Graph, node: Node, op: If) -> Iterator[str]:
     cond = node.inputs[0]
-    known = None if cond is None else (known_elements(cond) if cond.data is None else cond.data)
+    known = None if cond is None else cond.known
     if known is None or known.size != 1:
         return
     chosen = bool(known.reshape(()))

@@ -11,21 +11,20 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ..base.record import record
-from ..ir.graph import Graph, Node, Value
+from ..ir.graph import Value
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.control import If, Loop
 from ..ops.elementwise import Add, And, Cast, CastLike, Div, Equal, Less, Max, Where
 from ..ops.gather import Gather
-from ..ops.movement import Concat, Slice
+from ..ops.movement import Concat
 from ..ops.reduce import ReduceMax, ReduceMean, ReduceSum
-from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
-from .editing import Builder, dims_of, dtype_of, number
+from ..ops.shape import Identity
+from .editing import Builder, actual, dims_of, dtype_of, number
 from .pointwise import is_elementwise
 
 #: Maximum nodes of a test, each as often as it is read.
 _STEPS = 100
-_VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 
 
 @record
@@ -50,9 +49,7 @@ class KeptPlaces:
 
     def source(self, value: Value) -> Value:
         """Return the value that one of a body stands for."""
-        while value in self.sources:
-            value = self.sources[value]
-        return value
+        return actual(value, self.sources)
 
     def writes(self, value: Value | None = None) -> Callable[[Builder], Value] | None:
         """Return what writes the test, or another value of the Loop's body, of all places at once.
@@ -70,7 +67,7 @@ class KeptPlaces:
         if isinstance(node.op, Gather) and self.source(node.operands[1]) is self.counter:
             vector = self.source(node.operands[0])
             return (lambda _: vector) if len(dims_of(vector) or ()) == 1 else None
-        if isinstance(node.op, _VIEWS):
+        if node.op.view:
             return self.writes(node.operands[0])
         if isinstance(node.op, CastLike):
             x, to = self.writes(node.operands[0]), dtype_of(self.source(node.operands[1]))
@@ -80,7 +77,7 @@ class KeptPlaces:
         if isinstance(op, If):
             if len(node.outputs) != 1:
                 return None
-            _enter(self.sources, op.graphs(), node)
+            self.sources.update(node.captured)
             read = [read[0], *_results(op)]
             op = Where()
         elif not is_elementwise(op) or len(node.outputs) != 1:
@@ -102,7 +99,7 @@ def kept_places(value: Value, sources: dict[Value, Value]) -> KeptPlaces | None:
     if loop is None or not isinstance(loop.op, Loop) or len(loop.inputs) < 3:
         return None
     body = loop.op.body
-    _enter(sources, (body,), loop)
+    sources.update(loop.captured)
     at = loop.outputs.index(value)
     going, *after = body.outputs.values()
     m, cond, *before = loop.inputs
@@ -115,25 +112,14 @@ def kept_places(value: Value, sources: dict[Value, Value]) -> KeptPlaces | None:
     end = _limit(going, after[place])
     if begin is None or empty is None or end is None or dims_of(empty) != (0,):
         return None
-    first = _limit(_through(sources, cond), begin)
-    if first is None or _through(sources, first) is not _through(sources, end):
+    first = _limit(actual(cond, sources), begin)
+    if first is None or actual(first, sources) is not actual(end, sources):
         return None
     test = _test_of(sources, after[at], listed[at], listed[place])
     if test is None:
         return None
     steps = iter(range(_STEPS))
-    return KeptPlaces(begin, _through(sources, end), test, listed[place], sources, steps)
-
-
-def _enter(sources: dict[Value, Value], bodies: tuple[Graph, ...], node: Node) -> None:
-    captured = [value for body in bodies for value in body.captures]
-    sources.update(zip(captured, node.captures, strict=True))
-
-
-def _through(sources: dict[Value, Value], value: Value) -> Value:
-    while value in sources:
-        value = sources[value]
-    return value
+    return KeptPlaces(begin, actual(end, sources), test, listed[place], sources, steps)
 
 
 def _results(op: If) -> tuple[Value, Value]:
@@ -147,9 +133,9 @@ def _grows_by_one(sources: dict[Value, Value], before: Value, after: Value) -> b
     if node is None or not isinstance(node.op, Add) or before not in node.operands:
         return False
     (other,) = [value for value in node.operands if value is not before] or [before]
-    other = _through(sources, other)
+    other = actual(other, sources)
     if (maker := other.producer) is not None and isinstance(maker.op, CastLike | Identity):
-        other = _through(sources, maker.operands[0])
+        other = actual(maker.operands[0], sources)
     return number(other) == 1
 
 
@@ -168,20 +154,20 @@ def _test_of(
     node = after.producer
     if node is None or not isinstance(node.op, If) or len(node.outputs) != 1:
         return None
-    _enter(sources, node.op.graphs(), node)
+    sources.update(node.captured)
     then, other = _results(node.op)
     join = then.producer
     if join is None or not isinstance(join.op, Concat) or len(join.operands) != 2:
         return None
-    rest, new = (_through(sources, _unviewed(sources, value)) for value in join.operands)
-    kept = _through(sources, _unviewed(sources, other))
+    rest, new = (actual(_unviewed(sources, value), sources) for value in join.operands)
+    kept = actual(_unviewed(sources, other), sources)
     return node.operands[0] if rest is kept is before and new is place else None
 
 
 def _unviewed(sources: dict[Value, Value], value: Value) -> Value:
-    value = _through(sources, value)
-    while (node := value.producer) is not None and isinstance(node.op, _VIEWS):
-        value = _through(sources, node.operands[0])
+    value = actual(value, sources)
+    while (node := value.producer) is not None and node.op.view:
+        value = actual(node.operands[0], sources)
     return value
 
 
@@ -201,12 +187,9 @@ def reduced(
     dtype, count, size = x.tensor.dtype, bags.shape[1], int(bags[1, 0] - bags[0, 0])
     starts = [int(bags[0, 0]) + size * i for i in range(count)]
     if np.array_equal(bags, [starts, [start + size for start in starts]]):
-        begin, end = ([int(each)] for each in (bags[0, 0], bags[1, -1]))
-        if end[0] - begin[0] < rows:
-            x, keep = (
-                write(Slice(), each, write.integers(begin), write.integers(end))
-                for each in (x, keep)
-            )
+        begin, end = int(bags[0, 0]), int(bags[1, -1])
+        if end - begin < rows:
+            x, keep = (write.slice(each, 0, begin, end) for each in (x, keep))
         x, keep = write.shaped(x, (count, size, width)), write.shaped(keep, (count, size, 1))
     else:
         row = np.arange(rows)

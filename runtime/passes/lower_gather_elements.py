@@ -13,7 +13,7 @@ from ..ir.types import Shape
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from ..ops.movement import Concat, Expand, Tile, Transpose
-from ..ops.shape import Reshape, Squeeze, Unsqueeze
+from ..ops.shape import Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, static_dims
@@ -153,7 +153,7 @@ def _vector(value: Value) -> Value | None:
     """Return the vector that a value is a view of, or None."""
     while rank_of(value) != 1:
         node = value.producer
-        if node is None or not isinstance(node.op, Reshape | Squeeze | Unsqueeze):
+        if node is None or not node.op.view:
             return None
         value = node.operands[0]
     return value

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.cuts import indices_of, known
+from ..ops.cuts import indices_of
 from ..ops.gather import Gather, GatherND, counted
-from ..ops.movement import Slice, Transpose
+from ..ops.movement import Transpose
 from ..ops.shape import RESHAPES, Squeeze
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, static_dims
@@ -52,7 +52,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             x = add(Gather(), _shaped(add, x, [rows, *rest]), add.constant(index, "rows"))
         elif count < rows:
             x = _shaped(add, x, [rows, *rest])
-            x = add(Slice(), x, *(add.integers([n]) for n in (start, start + count, 0)))
+            x = add.slice(x, 0, start, start + count)
         graph.redirect(node.output, _shaped(add, x, wanted))
         name = node.name
         drop(graph, node)
@@ -86,7 +86,7 @@ def _as_slice(graph: Graph, node: Node) -> str:
         return ""
     add = Builder(graph, node, node.name, (node,))
     if index.size < size:
-        x = add(Slice(), x, *(add.integers([n]) for n in (start, end, axis)))
+        x = add.slice(x, axis, start, end)
     if is_transposed:
         order = [*range(axis), axis + 1, axis, *range(axis + 2, len(wanted))]
         x = _shaped(add, x, [wanted[place] for place in order])
@@ -108,11 +108,11 @@ def _as_view(graph: Graph, node: Node, x: Value, axis: int) -> str:
 
 def _as_gather(graph: Graph, node: Node) -> str:
     """Rewrite a GatherND of computed places along the first axis; return a sentence about it."""
-    if not isinstance(node.op, GatherND) or node.op.batch_dims or known(node.inputs[1]) is not None:
+    if not isinstance(node.op, GatherND) or node.op.batch_dims:
         return ""
     x, places = node.operands
     shape = shape_of(places)
-    if not shape or shape[-1] != 1 or not shape_of(x):
+    if places.known is not None or not shape or shape[-1] != 1 or not shape_of(x):
         return ""
     add = Builder(graph, node, node.name, (node,))
     taken = add(Gather(), x, add(Squeeze(), places, add.integers([len(shape) - 1], "axes")))
@@ -152,13 +152,13 @@ def _shaped(add: Builder, x: Value, sizes: Sequence[int]) -> Value:
 
 
 def _depth(node: Node) -> int:
-    found = known(node.inputs[1])
+    found = node.operands[1].known
     return 0 if found is None else found.shape[-1]
 
 
 def _rows(node: Node) -> Array | None:
     """Return the numbers of the rows that are taken; None if they are not known."""
-    found, shape = known(node.inputs[1]), shape_of(node.inputs[0])
+    found, shape = node.operands[1].known, shape_of(node.inputs[0])
     if found is None or shape is None or not 0 < found.size <= MAX_INDICES:
         return None
     outer = static_dims(shape[: found.shape[-1]])

@@ -359,7 +359,7 @@ def _takes_all(node: Node) -> bool:
 def _takes_only_row(node: Node) -> bool:
     """Whether a GatherND with known indices takes the only row of each entry."""
     indices = node.inputs[1]
-    known = indices.type.known if indices and isinstance(indices.type, TensorType) else None
+    known = None if indices is None else indices.known
     is_row = getattr(node.op, "batch_dims", 0) == 1 and _keeps_shape(node)
     shape = shape_of(node.output) or ()
     return is_row and shape[1:2] == (1,) and known is not None and set(known.flat) <= {0, -1}

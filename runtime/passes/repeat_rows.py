@@ -16,19 +16,16 @@ from ..ir.dtypes import int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Shape
 from ..ops.control import Loop
-from ..ops.cuts import known, part_of
+from ..ops.cuts import part_of
 from ..ops.elementwise import Add, Cast, Equal, Where
 from ..ops.gather import Gather, ScatterElements
 from ..ops.movement import Concat, Expand, Slice, Tile
 from ..ops.reduce import CumSum
 from ..ops.sequence import ConcatFromSequence, SequenceAt, SplitToSequence
-from ..ops.shape import RESHAPES, Identity
 from ..ops.shapes import normalize_axis
 from .driver import Context
 from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, size_of, unviewed
 from .sum_bags import appended, round_count
-
-_VIEWS = (Identity, *RESHAPES)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -121,7 +118,7 @@ def _of_rounds(node: Node, op: ConcatFromSequence) -> _Repeats | None:
     rank, count = rank_of(row), round_count(loop, loop.op)
     if row is None or not rank or not count:
         return None
-    sources = dict(zip(loop.op.body.captures, loop.captures, strict=True))
+    sources = loop.captured
     counter = loop.op.body.inputs[0]
     found = _repeated(row, normalize_axis(op.axis, rank), None, sources, counter)
     return found if found is not None and _fits(found, count) else None
@@ -148,7 +145,7 @@ def _repeated(
         sources: values outside of a body that those in it stand for.
         counter: the number of the round.
     """
-    node = unviewed(part, _VIEWS).producer
+    node = unviewed(part).producer
     if node is None or not isinstance(node.op, Expand | Tile):
         return None
     row, given = node.operands
@@ -180,12 +177,12 @@ def _repeated(
 
 def _unviewed(value: Value) -> Value:
     """Return the tensor that a value is a view of, also by an Expand that only adds axes."""
-    value = unviewed(value, _VIEWS)
+    value = unviewed(value)
     while (node := value.producer) is not None and isinstance(node.op, Expand):
         before, after = shape_of(node.operands[0]), shape_of(value)
         if before is None or after is None or _wide(before) != _wide(after):
             break
-        value = unviewed(node.operands[0], _VIEWS)
+        value = unviewed(node.operands[0])
     return value
 
 
@@ -205,13 +202,13 @@ def _element(vector: Value, at: int) -> tuple[Value, bool] | None:
             if found is None:
                 return None
             vector, at = found
-        elif node is not None and isinstance(node.op, _VIEWS) and rank_of(node.operands[0]) == 1:
+        elif node is not None and node.op.view and rank_of(node.operands[0]) == 1:
             vector = node.operands[0]
         else:
             return None
-    value = unviewed(vector, _VIEWS)
+    value = unviewed(vector)
     while (node := value.producer) is not None and isinstance(node.op, Cast):
-        value = unviewed(node.operands[0], _VIEWS)
+        value = unviewed(node.operands[0])
     dtype = dtype_of(value)
     return (value, is_marked) if dtype is not None and dtype.kind == "i" else None
 
@@ -231,11 +228,11 @@ def _part_at(parts: Sequence[Value], at: int) -> tuple[Value, int] | None:
 def _is_mark(node: Node) -> bool:
     """Whether a Where writes 1 for -1, as in the sizes of PyTorch's ``expand``."""
     test, ones, sizes = node.operands
-    equal, new = test.producer, known(ones)
+    equal, new = test.producer, ones.known
     if equal is None or not isinstance(equal.op, Equal) or new is None or (new != 1).any():
         return False
     x, mark = equal.operands
-    marks = known(mark)
+    marks = mark.known
     if x is not sizes or marks is None or (marks != -1).any():
         return False
     return shape_of(node.output) == shape_of(sizes)
@@ -252,7 +249,7 @@ def _place(value: Value, sources: Mapping[Value, Value], counter: Value | None) 
         return None
     source, at = node.operands[:2]
     outer = sources.get(source)
-    if outer is None or unviewed(at, _VIEWS) is not counter or shape_of(at) not in ((), (1,)):
+    if outer is None or unviewed(at) is not counter or shape_of(at) not in ((), (1,)):
         return None
     if isinstance(node.op, SequenceAt):
         found = _split_by_places(outer)
@@ -268,7 +265,7 @@ def _split_by_places(sequence: Value) -> tuple[Value, int] | None:
     if split is None or not isinstance(split.op, SplitToSequence):
         return None
     x, *widths = split.operands
-    rank, given = rank_of(x), known(widths[0]) if widths else np.array(1)
+    rank, given = rank_of(x), widths[0].known if widths else np.array(1)
     if not rank or given is None or (given != 1).any():
         return None
     return x, normalize_axis(split.op.axis, rank)
@@ -277,8 +274,8 @@ def _split_by_places(sequence: Value) -> tuple[Value, int] | None:
 def _axis_of_slice(node: Node, counter: Value) -> int | None:
     """Return along which axis a Slice from the number of the round on takes one place."""
     _, _, end, *rest = node.operands
-    axis, *steps = [known(each) for each in rest] or [np.array([0])]
-    behind = unviewed(end, _VIEWS).producer
+    axis, *steps = [each.known for each in rest] or [np.array([0])]
+    behind = unviewed(end).producer
     if behind is None or not isinstance(behind.op, Add) or axis is None or axis.size != 1:
         return None
     if any(step is None or (step != 1).any() for step in steps):

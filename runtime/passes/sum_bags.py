@@ -25,7 +25,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Slice
 from ..ops.reduce import ReduceMax, ReduceMean, ReduceSum
 from ..ops.sequence import ConcatFromSequence, SequenceEmpty, SequenceInsert
-from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+from ..ops.shape import Identity, Reshape
 from .count_loops import Rounds
 from .driver import Context
 from .editing import Builder, dims_of, drop, dtype_of
@@ -36,7 +36,6 @@ from .pointwise import aside, by_place
 ROOM = 1 << 24
 #: Maximum values of a body that are looked at, each as often as it is read.
 _STEPS = 400
-_VIEWS = (Identity, Reshape, Squeeze, Unsqueeze)
 _Reduction = ReduceMax | ReduceMean | ReduceSum
 #: Writes nodes, and returns their result.
 _Writer = Callable[[Builder], Value]
@@ -213,7 +212,7 @@ class _Appended:
 
     def _taken(self, node: Node, op: If, place: int, at: Array) -> list[_Part] | None:
         """Return the results of branches, each with the rounds that take it; None if unknown."""
-        self._rounds.enter(node, op)
+        self._rounds.enter(node)
         cond = self._rounds.at(node.operands[0])
         if cond is None:
             return None
@@ -246,7 +245,7 @@ class _Appended:
         if found is not None:
             vector, places = self._rounds.outer(found[0]), found[1][at].reshape(-1, 1)
             return None if vector is None else lambda w: w(Gather(), vector, w.constant(places))
-        if node is not None and isinstance(node.op, _VIEWS):
+        if node is not None and node.op.view:
             return self._column(node.operands[0], at)
         read = () if node is None else by_place(node)
         columns = {v: column for v in read if (column := self._column(v, at)) is not None}
@@ -393,7 +392,7 @@ def _known(bags: _Bags) -> _Rows | None:
         def write_all(write: Builder) -> Value:
             x, begin, end = bags.x, int(low[0]), int(high[-1])
             if end - begin < rows:
-                x = write(Slice(), x, write.integers([begin]), write.integers([end]))
+                x = write.slice(x, 0, begin, end)
             x = write.shaped(x, (count, size, width))
             return write(bags.op, x, write.integers([1]))
 

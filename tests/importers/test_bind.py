@@ -250,8 +250,9 @@ def test_bodies_are_closed_over_nothing() -> None:
     verify(no)
     assert [v.name for v in yes.captures] == ["h"]
     assert {v.name for v in no.captures} == {"c", "x", "h"}
-    bodies = [v.name for body in node.op.graphs() for v in body.captures]
-    assert [v.name for v in node.captures] == bodies
+    assert set(node.captured) == {*yes.captures, *no.captures}
+    assert all(inner.name == outer.name for inner, outer in node.captured.items())
+    assert {*node.captured.values()} == {*node.captures} < set(graph.values.values())
     assert [v.name for v in yes.constants] == ["w"]
     assert yes.constants[0].data is graph.values["w"].data
     assert str(graph.outputs["y"].type) == "float32[2]"

@@ -121,7 +121,7 @@ def chain_reduction_at(
     if type(fold.op) not in FOLDS:
         return None
     x, *given = fold.operands
-    if any(v.tensor.known is None and v.data is None for v in given):
+    if any(v.known is None for v in given):
         return None
     maker = x.producer
     before: Sequence[Node] = ()

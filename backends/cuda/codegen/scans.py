@@ -65,8 +65,9 @@ def scanned_axis(node: Node) -> int | None:
     if not isinstance(node.op, Cumulative):
         return None
     x, axis = node.operands
-    known = axis.tensor.known if axis.data is None else axis.data
-    return None if known is None else normalize_axis(int(known.reshape(-1)[0]), len(x.tensor.dims))
+    if axis.known is None:
+        return None
+    return normalize_axis(int(axis.known.reshape(-1)[0]), len(x.tensor.dims))
 
 
 def scan_chain_at(

@@ -65,7 +65,7 @@ class Tensor:
     @property
     def known(self) -> Array | None:
         """The elements if known before a run: of a constant, or by inference."""
-        return self.value.data if self.value.data is not None else self.value.tensor.known
+        return self.value.known
 
     @property
     def ints(self) -> Ints:
