@@ -107,8 +107,7 @@ def _shaped(found: Found, node: Node, add: Builder, read: Value, dims: Shape) ->
     x = _source(read, dims)
     if shape_of(x) == dims:
         return x
-    sizes = (size if isinstance(size, int) else -1 for size in dims)
-    return add.shaped(x, sizes, f"{node.name}.sizes")
+    return add.shaped(x, dims, f"{node.name}.sizes")
 
 
 def _source(value: Value, wanted: Shape) -> Value:

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Dim, Shape
-from ..ops.cuts import part_of
+from ..ops.cuts import Part, axis_of, joint_of, part_of
 from ..ops.gather import Gather
 from ..ops.movement import Concat, Slice, Split, Transpose
-from ..ops.shape import Reshape, Squeeze, Unsqueeze
-from ..ops.shapes import normalize_axis
 from .editing import Builder, drop, shape_of, size_of
-
-_VIEWS = (Reshape, Squeeze, Unsqueeze)
 
 
 @record
@@ -22,17 +18,12 @@ class _Part:
     """A part of a tensor, as it is joined.
 
     Attributes:
-        source: what it is cut from.
-        axis: along which, in the source's shape.
-        begin, size: where.
+        cut: what it is cut from, and where.
         shape: of the part in the source; an axis of one place stays.
         nodes: from what cuts it to what is joined.
     """
 
-    source: Value
-    axis: int
-    begin: int
-    size: int
+    cut: Part
     shape: Shape
     nodes: tuple[Node, ...]
 
@@ -49,21 +40,20 @@ def transpose_joined(graph: Graph) -> Iterator[str]:
         if parts is None:
             continue
         before, after = parts[0].shape, shape_of(node.operands[0]) or ()
-        a, b, count = parts[0].axis, normalize_axis(_axis(node), len(after)), len(parts)
-        if not _is_another(before, after, a, b):
+        a, b, count = parts[0].cut.axis, axis_of(node), len(parts)
+        if b is None or not _is_another(before, after, a, b):
             continue
         add = Builder(graph, node, node.name, (node,))
         # The number of the part is an axis in front of what the part consists of, then before b.
-        x = add.shaped(parts[0].source, _sizes((*before[:a], count, *before[a:])), "cut")
+        x = add.shaped(parts[0].cut.source, (*before[:a], count, *before[a:]), "cut")
         if before == after:
             x = add(Transpose(perm=_moved(len(before), a, b)), x)
         else:
             x = add(Transpose(perm=_moved(len(before), a, 0)), x) if a else x
-            x = add.shaped(x, _sizes((count, *after)), "parts")
+            x = add.shaped(x, (count, *after), "parts")
             x = add(Transpose(perm=_moved(len(after), 0, b)), x) if b else x
-        made = add.shaped(
-            x, _sizes((*after[:b], _times(after[b], count), *after[b + 1 :])), "joined"
-        )
+        whole = (*after[:b], _times(after[b], count), *after[b + 1 :])
+        made = add.shaped(x, whole, "joined")
         source = parts[0].nodes[0].name
         graph.replace(node, [made])
         for part in parts:
@@ -75,28 +65,18 @@ def _parts_of(join: Node) -> list[_Part] | None:
     """Return the parts that a Concat joins, if these are all of a tensor, equal and in order."""
     if not isinstance(join.op, Concat) or len(join.inputs) < 2:
         return None
-    first = _part(join.operands[0])
-    if first is None or first.begin:
+    parts = [part for value in join.operands if (part := _part(value)) is not None]
+    if len(parts) < len(join.inputs) or len(set(map(shape_of, join.operands))) != 1:
         return None
-    whole = size_of(first.source, first.axis)
-    if whole != first.size * len(join.inputs):
-        return None
-    parts = [first]
-    for value in join.operands[1:]:
-        part = _part(value)
-        if part is None or part.begin != first.size * len(parts):
-            return None
-        same = (part.source, part.axis, part.size) == (first.source, first.axis, first.size)
-        if not same or shape_of(value) != shape_of(join.operands[0]):
-            return None
-        parts.append(part)
-    return parts
+    whole = joint_of([part.cut for part in parts])
+    is_all = whole is not None and len(whole.places) == size_of(whole.source, whole.axis)
+    return parts if is_all else None
 
 
 def _part(value: Value) -> _Part | None:
     """Return which part of a tensor a value is, up to views."""
     nodes: list[Node] = []
-    while (node := value.producer) is not None and isinstance(node.op, _VIEWS):
+    while (node := value.producer) is not None and node.op.view:
         nodes.insert(0, node)
         value = node.operands[0]
     if node is None or not isinstance(node.op, Split | Slice | Gather):
@@ -104,9 +84,8 @@ def _part(value: Value) -> _Part | None:
     found, shape = part_of(value), shape_of(node.operands[0])
     if found is None or not shape:
         return None
-    source, axis, places = found
-    own = (*shape[:axis], len(places), *shape[axis + 1 :])
-    return _Part(source, axis, places.start, len(places), own, (node, *nodes))
+    own = (*shape[: found.axis], len(found.places), *shape[found.axis + 1 :])
+    return _Part(found, own, (node, *nodes))
 
 
 def _is_another(before: Shape, after: Shape, a: int, b: int) -> bool:
@@ -127,14 +106,5 @@ def _moved(rank: int, source: int, place: int) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def _axis(join: Node) -> int:
-    return join.op.axis if isinstance(join.op, Concat) else 0
-
-
 def _times(size: Dim, count: int) -> Dim:
     return size * count if isinstance(size, int) else size
-
-
-def _sizes(shape: Shape) -> list[int]:
-    """Return the sizes for a Reshape, of which one may be unknown."""
-    return [size if isinstance(size, int) else -1 for size in shape]

@@ -20,7 +20,6 @@ from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, size_of
 from .pattern import without_addend
-from .stack_products import shaped
 
 #: Heads in front of positions, and back.
 _HEADS = (0, 2, 1, 3)
@@ -233,17 +232,16 @@ def _rewrite(graph: Graph, attention: Node, found: _Latent) -> None:
     q = add(rotation, rows, *found.q.rotation.inputs[1:])
     order = np.concatenate([each.columns.reshape(-1) for each in (found.keys, found.values)])
     rows = _permuted(graph, found.keys, order, lead)
-    widths = add.integers((heads * rest, heads * found.values.size), "widths")
-    keys, values = add.node(Split(axis=-1, num_outputs=2), rows, widths, outputs=2).outputs
-    alone = shaped(add, found.k.rotation.operands[0], (*lead, size), "alone")
+    keys, values = add.split(rows, -1, (heads * rest, heads * found.values.size))
+    alone = add.shaped(found.k.rotation.operands[0], (*lead, size), "alone")
     alone = add(with_attributes(op, num_heads=1), alone, *found.k.rotation.inputs[1:])
-    alone = shaped(add, alone, (*lead, 1, size), "head")
+    alone = add.shaped(alone, (*lead, 1, size), "head")
     alone = add(Expand(), alone, add.integers((1, 1, heads, 1), "heads"))
-    k = add(Concat(axis=3), alone, shaped(add, keys, (*lead, heads, rest), "heads"))
-    k = shaped(add, k, (*lead, heads * (size + rest)), "rows")
+    k = add(Concat(axis=3), alone, add.shaped(keys, (*lead, heads, rest), "heads"))
+    k = add.shaped(k, (*lead, heads * (size + rest)), "rows")
     new = with_attributes(attention.op, q_num_heads=heads, kv_num_heads=heads)
     y = add(new, q, k, values, *attention.inputs[3:])
-    y = shaped(add, y, (*lead, heads, found.values.size), "heads")
+    y = add.shaped(y, (*lead, heads, found.values.size), "heads")
     result = add(Transpose(perm=_HEADS), y)
     result.type = attention.output.type
     graph.redirect(attention.output, result)
@@ -257,4 +255,4 @@ def _permuted(graph: Graph, part: _Part, columns: Array, lead: Sequence[Dim]) ->
     value = add(MatMul(), part.product.operands[0], add.constant(weight, "weight"))
     if part.bias is not None:
         value = add(Add(), value, add.constant(part.bias[columns], "bias"))
-    return shaped(add, value, (*lead, len(columns)), "rows")
+    return add.shaped(value, (*lead, len(columns)), "rows")

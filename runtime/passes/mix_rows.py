@@ -49,11 +49,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         mixed, count, channels, rows, columns = sizes
         matrix, image = node.operands
         wide = columns * channels
-        batch = count if isinstance(count, int) else -1
         add = Builder(graph, node, node.name, (node,))
         transposed = add(Transpose(perm=TO_CHANNELS_LAST), image)
-        flat = add.shaped(transposed, (batch, rows, wide))
-        made = add.shaped(add(MatMul(), matrix, flat), (batch, mixed, columns, channels))
+        flat = add.shaped(transposed, (count, rows, wide))
+        made = add.shaped(add(MatMul(), matrix, flat), (count, mixed, columns, channels))
         graph.redirect(node.output, add(Transpose(perm=TO_CHANNELS_FIRST), made))
         name = node.name
         drop(graph, node)
@@ -105,11 +104,10 @@ def _parts(graph: Graph, node: Node) -> _Parts | None:
 def _rewrite_parts(graph: Graph, node: Node, parts: _Parts) -> None:
     add = Builder(graph, node, node.name, (node,))
     number, columns, results = parts.matrices.shape
-    batch = parts.count if isinstance(parts.count, int) else -1
     rows = size_of(parts.image, 2)
     assert isinstance(rows, int)
     pixels = add(Transpose(perm=TO_CHANNELS_LAST), parts.image)
-    terms = add.shaped(pixels, (batch, rows, columns * number, parts.channels))
+    terms = add.shaped(pixels, (parts.count, rows, columns * number, parts.channels))
     matrix = parts.matrices.transpose(2, 1, 0).reshape(results, columns * number)
     left = add.constant(np.ascontiguousarray(matrix), f"{node.name}.parts")
     made = add(MatMul(), left, terms)

@@ -414,7 +414,7 @@ def _repeat(add: Builder, y: Value, moves: Sequence[Node]) -> Value:
     for node in moves:
         shape = (*(shape_of(node.output) or ())[:-1], width)
         if isinstance(node.op, Reshape):
-            y = add.shaped(y, [size if isinstance(size, int) else -1 for size in shape])
+            y = add.shaped(y, shape)
         elif isinstance(node.op, Expand):
             times = [*_repeats(node)[:-1], 1]
             y = add(Expand(), y, add.integers([n or 1 for n in times], "shape"))

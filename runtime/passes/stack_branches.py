@@ -12,6 +12,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
 from ..ir.types import Array
+from ..ops.cuts import is_along_last
 from ..ops.elementwise import Add, Mul
 from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
@@ -23,7 +24,7 @@ from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of
 from .pointwise import is_by_place, is_elementwise
 from .rounding import may_round_before
-from .stack_products import joined, shaped, stacked
+from .stack_products import joined, stacked
 
 #: Minimum number of branches, and maximum number of elements of a tensor of each: of larger ones,
 #: kernels take longer than launches.
@@ -185,7 +186,7 @@ class _Stack:
         axis = normalize_axis(getattr(self.node.op, "axis", 0), (rank_of(stack) or 1) - 1)
         whole = list(shape_of(self.values[0]) or ())
         whole[axis] = count * size if isinstance(size := whole[axis], int) else size
-        result = shaped(add, joined(add, stack, axis), whole, "joined")
+        result = add.shaped(joined(add, stack, axis), whole, "joined")
         read = self.node.operands
         if count < len(read):
             self.graph.set_inputs(self.node, (*read[:place], result, *read[place + count :]))
@@ -227,7 +228,7 @@ class _Stack:
             return [self._product(add, nodes)]
         if isinstance(op, RESHAPES):
             x = self._stacked(tuple(node.operands[0] for node in nodes))
-            return [shaped(add, x, (count, *shape), "shape")]
+            return [add.shaped(x, (count, *shape), "shape")]
         if isinstance(op, LayerNormalization | RMSNormalization):
             return [self._normalized(add, nodes)]
         if isinstance(op, Split):
@@ -253,7 +254,7 @@ class _Stack:
             stack = np.stack([each for each in data if each is not None])
             return add.constant(stack.reshape(len(known), *ones, *data[0].shape))
         value = self._stacked(known)
-        return shaped(add, value, (len(known), *ones, *shape), "wide") if ones else value
+        return add.shaped(value, (len(known), *ones, *shape), "wide") if ones else value
 
     def _product(self, add: Builder, nodes: Branches) -> Value:
         """Return the products of rows by their branches' matrices, with what a Gemm adds."""
@@ -267,14 +268,14 @@ class _Stack:
         if len(set(rows)) == 1:
             columns = add.constant(np.concatenate(weights, 1))
             wide = add(MatMul(), rows[0], columns)
-            cut = shaped(add, wide, (*shape[:-1], count, n), "branches")
+            cut = add.shaped(wide, (*shape[:-1], count, n), "branches")
             rank = len(shape)
             value = add(Transpose(perm=(rank - 1, *range(rank - 1), rank)), cut)
         else:
-            x = shaped(add, self._stacked(rows), (count, None, k), "rows")
+            x = add.shaped(self._stacked(rows), (count, None, k), "rows")
             # Outer products need no tensor cores.
             value = add(Mul() if k == 1 else MatMul(), x, add.constant(np.stack(weights)))
-            value = shaped(add, value, (count, *shape), "results")
+            value = add.shaped(value, (count, *shape), "results")
         addends = [node.inputs[2] for node in nodes if len(node.inputs) > 2]
         if not addends or addends[0] is None:
             return value
@@ -338,7 +339,7 @@ def _is_addable(value: Value | None) -> bool:
 
 def _is_stackable(first: Node, nodes: Branches) -> bool:
     """Whether nodes of all branches can be one with another axis in front."""
-    op, rank = first.op, len(shape_of(first.outputs[0]) or ())
+    op = first.op
     read = list(zip(*(node.inputs for node in nodes), strict=True))
     data = [[None if value is None else value.data for value in values] for values in read]
     constant = [each[0] is not None for each in data]
@@ -360,7 +361,7 @@ def _is_stackable(first: Node, nodes: Branches) -> bool:
         others = all(
             each[0] is None or known for each, known in zip(read[1:], constant[1:], strict=True)
         )
-        return op.axis in (-1, rank - 1) and len(first.outputs) == 1 and others
+        return is_along_last(first) and len(first.outputs) == 1 and others
     if isinstance(op, Split):
         return all(map(_is_equal, data[1:]))
     return isinstance(op, (*RESHAPES, Softmax))

@@ -8,11 +8,10 @@ from math import prod
 from ..ir.chains import chain_before
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
-from ..ir.types import Dim
-from ..ops.cuts import part_of, place_of
+from ..ops.cuts import Part, joint_of, part_of, place_of
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
-from ..ops.movement import Concat, Slice, Transpose
+from ..ops.movement import Concat, Transpose
 from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -112,8 +111,7 @@ def _stack(graph: Graph, node: Node, first: int, products: Sequence[Node]) -> st
     before, behind = old[:first], old[first + count :]
     if before or behind:
         y = add(Concat(axis=axis), *before, y, *behind)
-    graph.redirect(node.output, y)
-    graph.remove(node)
+    graph.replace(node, [y])
     for value in dict.fromkeys(old[first : first + count]):
         drop(graph, value.producer)
     return f"{count} products that Concat '{name}' joins are one of stacked matrices"
@@ -126,40 +124,25 @@ def joined(add: Builder, stack: Value, axis: int) -> Value:
     return add(Transpose(perm=order), stack) if axis else stack
 
 
-def shaped(add: Builder, value: Value, shape: Sequence[Dim], name: str) -> Value:
-    """Return a value in another shape, of which at most one size varies."""
-    sizes = (size if isinstance(size, int) else -1 for size in shape)
-    return add.shaped(value, sizes, name)
-
-
 def stacked(add: Builder, values: Sequence[Value], rank: int) -> Value:
     """Return tensors of one shape as a stack of this rank and one more axis in front."""
     shape = shape_of(values[0]) or ()
     shape = (*(1 for _ in range(rank - len(shape))), *shape)
     if len(set(values)) == 1:
-        return shaped(add, values[0], (1, *shape), "alone")
+        return add.shaped(values[0], (1, *shape), "alone")
     whole = whole_of(values)
     if whole is not None:
-        source, axis, begin, size = whole
-        end, of_source = begin + len(values) * size, shape_of(source) or ()
-        if end - begin != of_source[axis]:
-            bounds = (add.integers([n], "bound") for n in (begin, end, axis))
-            source = add(Slice(), source, *bounds)
-        parts = (*of_source[:axis], len(values), size, *of_source[axis + 1 :])
+        (source, axis, places), count = whole, len(values)
+        of_source = shape_of(source) or ()
+        if len(places) != of_source[axis]:
+            source = add.slice(source, axis, places.start, places.stop)
+        parts = (*of_source[:axis], count, len(places) // count, *of_source[axis + 1 :])
         order = (axis, *(i for i in range(len(parts)) if i != axis))
-        transposed = add(Transpose(perm=order), shaped(add, source, parts, "cut"))
-        return shaped(add, transposed, (len(values), *shape), "stack")
-    return add(Concat(axis=0), *(shaped(add, value, (1, *shape), "one") for value in values))
+        transposed = add(Transpose(perm=order), add.shaped(source, parts, "cut"))
+        return add.shaped(transposed, (len(values), *shape), "stack")
+    return add(Concat(axis=0), *(add.shaped(value, (1, *shape), "one") for value in values))
 
 
-def whole_of(values: Sequence[Value]) -> tuple[Value, int, int, int] | None:
-    """Return a tensor, its axis, and begin and size of the first if these are its next parts."""
-    found: list[tuple[Value, int, int, int]] = []
-    for value in values:
-        part = part_of(unviewed(value))
-        if part is None:
-            return None
-        found.append((part.source, part.axis, part.places.start, len(part.places)))
-    source, axis, begin, size = first = found[0]
-    wanted = [(source, axis, begin + i * size, size) for i in range(len(found))]
-    return first if found == wanted else None
+def whole_of(values: Sequence[Value]) -> Part | None:
+    """Return the part of a tensor that values, or what these are views of, are together."""
+    return joint_of([part_of(unviewed(value)) for value in values])

@@ -10,7 +10,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.cuts import part_of
+from ..ops.cuts import Part, joint_of, part_of
 from ..ops.matmul import Einsum
 from ..ops.shape import RESHAPES
 from .editing import Builder, drop, shape_of, size_of
@@ -38,33 +38,26 @@ class _Place:
     """Which part of a tensor another one is.
 
     Attributes:
-        source: the tensor.
-        axis: that is cut.
-        places: of it.
+        cut: the tensor, and where.
         single: whether the part lacks the axis.
     """
 
-    source: Value
-    axis: int
-    places: range
+    cut: Part
     single: bool
 
 
 def _part(value: Value) -> _Place | None:
     """Return what a value is a part of; a part of one place may have lost the axis."""
-    part, node = part_of(value), value.producer
-    if part is None and node is not None and isinstance(node.op, RESHAPES):
-        part = part_of(node.operands[0])
-        if part is None or len(part.places) != 1:
-            return None
-    shape = shape_of(part.source) if part is not None else None
+    own, node = part_of(value), value.producer
+    is_view = own is None and node is not None and isinstance(node.op, RESHAPES)
+    part = part_of(node.operands[0]) if is_view and node is not None else own
+    shape = None if part is None else shape_of(part.source)
     if part is None or shape is None:
         return None
-    source, axis, places = part
-    rest = (*shape[:axis], *shape[axis + 1 :])
-    if shape_of(value) == rest and len(places) == 1:
-        return _Place(source, axis, places, single=True)
-    return _Place(source, axis, places, single=False) if part_of(value) is not None else None
+    rest = (*shape[: part.axis], *shape[part.axis + 1 :])
+    if shape_of(value) == rest and len(part.places) == 1:
+        return _Place(part, single=True)
+    return None if own is None else _Place(own, single=False)
 
 
 def place_in(value: Value) -> int:
@@ -72,7 +65,7 @@ def place_in(value: Value) -> int:
     while True:
         part, node = _part(value), value.producer
         if part is not None:
-            return part.places.start
+            return part.cut.places.start
         if node is None or not is_elementwise(node.op):
             return 0
         computed = [each for each in node.distinct_reads if each.data is None]
@@ -110,14 +103,12 @@ def stacked(
 def _stack_of_parts(xs: Sequence[Value]) -> Stack | None:
     """Return tensors that are all places of an axis of one, in order."""
     parts = [part for x in xs if (part := _part(x)) is not None]
-    if len(parts) < len(xs):
+    if len(parts) < len(xs) or len({part.single for part in parts}) > 1:
         return None
-    first, size = parts[0], size_of(parts[0].source, parts[0].axis)
-    alike = {(part.source, part.axis, part.single, len(part.places)) for part in parts}
-    places = [place for part in parts for place in part.places]
-    if len(alike) > 1 or not isinstance(size, int) or places != list(range(size)):
+    whole = joint_of([part.cut for part in parts])
+    if whole is None or len(whole.places) != size_of(whole.source, whole.axis):
         return None
-    return Stack(first.source, first.axis, merged=not first.single)
+    return Stack(whole.source, whole.axis, merged=not parts[0].single)
 
 
 def _multiplied(
