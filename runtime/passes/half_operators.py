@@ -41,7 +41,7 @@ FOLLOWERS: frozenset[type[Op]] = frozenset(
         *(pool.MaxPool, pool.AveragePool, pool.GlobalAveragePool, pool.GlobalMaxPool),
         *(reduce.ReduceMean, reduce.ReduceMax, reduce.ReduceMin, resize.Resize, gather.Gather),
         *(gather.GatherElements, gather.GatherND, gather.ScatterElements, gather.ScatterND),
-        *(gather.TensorScatter, sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze),
+        *(gather.TensorScatter, *sh.VIEWS),
         *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat, movement.Split),
         *(movement.Slice, movement.Pad, movement.DepthToSpace, movement.SpaceToDepth),
         *(attention.RotaryEmbedding, conv.Col2Im, resize.GridSample),
@@ -60,9 +60,9 @@ THROUGH: frozenset[type[Op]] = frozenset(
         *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Max, ew.Min, ew.Sum, ew.Mean, ew.Neg, ew.Abs, ew.Clip),
         *(ew.Where, ew.Relu, ew.LeakyRelu, ew.PRelu, ew.Sigmoid, ew.HardSigmoid, ew.Tanh, ew.Erf),
         *(ew.Softplus, ew.Softsign, ew.Elu, ew.Celu, ew.Exp, ew.Pow, ew.Sqrt, ew.Reciprocal),
-        *(norm.Softmax, norm.LogSoftmax, norm.Dropout, gather.Gather, resize.Resize, sh.Identity),
-        *(sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze, movement.Transpose, movement.Expand),
-        *(movement.Tile, movement.Concat, movement.Split, movement.Slice, movement.Pad),
+        *(norm.Softmax, norm.LogSoftmax, norm.Dropout, gather.Gather, resize.Resize, *sh.VIEWS),
+        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat, movement.Split),
+        *(movement.Slice, movement.Pad),
         *(movement.DepthToSpace, movement.SpaceToDepth),
     }
 )
@@ -83,7 +83,7 @@ POSITIONS: dict[type[Op], int] = {
 SCORES: frozenset[type[Op]] = frozenset(
     {
         *(ew.Add, ew.Sub, ew.Mul, ew.Div, ew.Where, ew.Clip, ew.Max, ew.Min, ew.Tanh, ew.Cast),
-        *(sh.Identity, sh.Reshape, sh.Squeeze, sh.Unsqueeze, movement.Transpose, movement.Slice),
+        *(*sh.VIEWS, movement.Transpose, movement.Slice),
         *(movement.Expand, movement.Concat, movement.Split, movement.Pad, gather.Gather),
     }
 )
@@ -96,7 +96,7 @@ LAYERS: frozenset[type[Op]] = frozenset({conv.Conv, conv.ConvTranspose, matmul.G
 #: Operators that only move elements.
 PLACES: frozenset[type[Op]] = frozenset(
     {
-        *(sh.Identity, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze, gather.Gather, ew.Abs),
+        *(*sh.VIEWS, gather.Gather, ew.Abs),
         *(movement.Transpose, movement.Expand, movement.Concat, movement.Split, movement.Slice),
         *(movement.Pad,),
     }

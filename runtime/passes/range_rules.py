@@ -403,7 +403,7 @@ def _build() -> dict[type[Op], Rule]:
     def put(rule: Rule, *kinds: type[Op]) -> None:
         rules.update(dict.fromkeys(kinds, rule))
 
-    put(_view, sh.Identity, norm.Dropout, sh.Reshape, sh.Flatten, sh.Squeeze, sh.Unsqueeze)
+    put(_view, norm.Dropout, *sh.VIEWS)
     put(_triangle, sh.Trilu)
     put(_transposed, movement.Transpose)
     put(of_first, movement.Expand, movement.Tile, movement.Split)

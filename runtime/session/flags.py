@@ -8,7 +8,6 @@ from ..ir.graph import Graph, Value
 from ..ir.types import TensorType
 from ..ops.control import If
 from ..ops.elementwise import Cast
-from ..ops.shape import Identity, Reshape, Squeeze, Unsqueeze
 
 #: Maximum number of such inputs: each combination of values gets its own graph.
 MOST = 2
@@ -43,7 +42,7 @@ def _copies(value: Value | None) -> Iterator[Value | None]:
     while True:
         yield value
         node = None if value is None else value.producer
-        if node is None or not isinstance(node.op, Cast | Identity | Reshape | Squeeze | Unsqueeze):
+        if node is None or not (isinstance(node.op, Cast) or node.op.view):
             return
         value = node.inputs[0]
 

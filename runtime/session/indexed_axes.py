@@ -9,12 +9,10 @@ from ..ir.types import Dim, TensorType
 from ..ops.elementwise import Cast
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from ..ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
-from ..ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 
-#: Operators whose results are elements of their first input.
-_MOVES = (Cast, Expand, Identity, Reshape, Slice, Split, Tile, Transpose)
-_VIEWS = (Flatten, Squeeze, Unsqueeze)
+#: Operators, beside views, whose results are elements of their first input.
+_MOVES = (Cast, Expand, Slice, Split, Tile, Transpose)
 
 
 def indexed_sizes(value: Value) -> frozenset[Dim]:
@@ -35,7 +33,7 @@ def _moves(node: Node, value: Value) -> bool:
     """Whether the results of a node are elements of a value, perhaps among others."""
     if isinstance(node.op, Concat):
         return True
-    return isinstance(node.op, _MOVES + _VIEWS) and node.inputs[0] is value
+    return (node.op.view or isinstance(node.op, _MOVES)) and node.inputs[0] is value
 
 
 def _sizes(node: Node, index: Value) -> Iterable[Dim]:

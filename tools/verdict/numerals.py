@@ -10,11 +10,9 @@ from ...runtime.ir.graph import Value
 from ...runtime.ir.types import Array, TensorType
 from ...runtime.ops.elementwise import Cast
 from ...runtime.ops.movement import Transpose
-from ...runtime.ops.shape import Flatten, Identity, Reshape, Squeeze, Unsqueeze
 
 #: Relative, of two texts of one number: onnxruntime writes eight digits.
 _EIGHT_DIGITS = 1e-7
-_MOVES = (Flatten, Identity, Reshape, Squeeze, Transpose, Unsqueeze)
 
 
 def spelled_alike(output: Value | None, reference: Array, found: Array) -> Array:
@@ -47,7 +45,7 @@ def _written(output: Value | None) -> DType | None:
         if isinstance(node.op, Cast):
             known = source.type.dtype if isinstance(source.type, TensorType) else None
             return known if known in FLOATS else None
-        output = source if isinstance(node.op, _MOVES) else None
+        output = source if node.op.view or isinstance(node.op, Transpose) else None
     return None
 
 

@@ -17,10 +17,10 @@ from ...ir.types import Array, Dim, TensorType, ValueType
 from ...ops.attention import Attention
 from ...ops.elementwise import Add, Cast, Less, Mul, Where
 from ...ops.movement import Expand, Transpose
-from ...ops.shape import Identity, Reshape, Squeeze, Unsqueeze
+from ...ops.shape import Reshape
 
-#: Operators whose results hold the numbers of their first input.
-_SAME_NUMBERS = (Cast, Expand, Identity, Reshape, Squeeze, Transpose, Unsqueeze)
+#: Operators, beside views, whose results hold the numbers of their first input.
+_SAME_NUMBERS = (Cast, Expand, Transpose)
 #: Name of the input with the number of growth steps, if it is free.
 COUNT = "growth"
 
@@ -98,7 +98,7 @@ class GraphWriter:
         value = places
         while (found := self.counted.get(value)) is None:
             node = value.producer
-            if node is None or not isinstance(node.op, _SAME_NUMBERS):
+            if node is None or not (node.op.view or isinstance(node.op, _SAME_NUMBERS)):
                 return not isinstance(size, Grown) and _is_constant(places)
             value = operand(node, 0)
         first, end = found
