@@ -84,12 +84,10 @@ def _rewrite(graph: Graph, product: Node) -> Iterator[str]:
     made = add.node(MatMul(), x, matrix)
     shift = add.constant(np.concatenate(addends), f"{product.name}.addends")
     layer = add(Add(), made.output, shift, name=f"{product.name}.sum")
-    pieces = [layer]
+    pieces: Sequence[Value] = [layer]
     if len(columns) > 1:
-        widths = add.integers((each.shape[1] for each in columns), f"{product.name}.widths")
         name = f"{product.name}.parts" if cut is None else cut.name
-        op = Split(axis=-1, num_outputs=len(columns))
-        pieces = list(add.node(op, layer, widths, outputs=len(columns), name=name).outputs)
+        pieces = add.split(layer, -1, (each.shape[1] for each in columns), name)
     left = iter(pieces)
     for part in parts:
         for node, _ in part.sums:

@@ -152,7 +152,7 @@ def _pairs(value: Value | None, *, interleaved: bool) -> _Pairs | None:
 
 def _joined(concat: Node) -> tuple[_Pairs, ...] | None:
     """Return what a Concat of columns joins, if all of it consists of equal neighbours."""
-    if getattr(concat.op, "axis", 0) not in (-1, (rank_of(concat.output) or 0) - 1):
+    if not is_along_last(concat):
         return None
     found = tuple(_pairs(each, interleaved=True) for each in concat.inputs)
     parts = tuple(each for each in found if each is not None)

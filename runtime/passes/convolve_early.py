@@ -10,6 +10,7 @@ import numpy as np
 from ..ir.dtypes import FLOATS, float16
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
+from ..ops.cuts import axis_of
 from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand
 from ..ops.resize import Resize
@@ -56,7 +57,7 @@ def _fits(graph: Graph, node: Node, concat: Node) -> bool:
     steps = set(node.op.strides or (1,))
     alone = graph.sole_consumer(concat.output) is node
     known = dtype_of(concat.output) in FLOATS - {float16}
-    return alone and known and steps == {1} and concat.op.axis in (1, 1 - rank)
+    return alone and known and steps == {1} and axis_of(concat) == 1
 
 
 def _source(value: Value) -> Value | None:

@@ -12,9 +12,8 @@ from ..ops.cuts import axes_of, place_of, split_sizes
 from ..ops.elementwise import Mul
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
-from ..ops.movement import Slice, Split, Transpose
+from ..ops.movement import Slice, Transpose
 from ..ops.shape import Reshape, Squeeze
-from ..ops.shapes import normalize_axis
 from .cut_splits import cut_split
 from .editing import Builder, drop, shape_of, static_dims, static_size
 
@@ -56,28 +55,23 @@ def cut_columns(graph: Graph) -> Iterator[str]:
     adjacent columns, which layers and attention read in place.
     """
     for node in list(graph.nodes):
-        view = node.inputs[0].producer if node.inputs and node.inputs[0] else None
-        if view is None or not isinstance(view.op, Reshape) or not isinstance(node.op, Split):
+        found = split_sizes(node)
+        view = None if found is None else node.operands[0].producer
+        if found is None or view is None or not isinstance(view.op, Reshape):
             continue
+        axis, counts = found
         before, after = shape_of(view.inputs[0]), shape_of(view.output)
-        sizes = [None if (dims := shape_of(v)) is None else dims for v in node.outputs]
-        if not before or not after or len(after) < len(before) + 1:
+        if not before or not after or axis != len(before) - 1 or len(after) <= len(before):
             continue
-        axis = len(before) - 1
         inner = static_dims(after[axis + 1 :])
         if before[:-1] != after[:axis] or None in before or inner is None:
             continue
-        counts = [dims[axis] for dims in sizes if dims and isinstance(dims[axis], int)]
-        if normalize_axis(node.op.axis, len(after)) != axis or len(counts) < len(sizes):
-            continue
         add = Builder(graph, node, node.name, (node, view))
-        widths = [count * prod(inner) for count in counts if isinstance(count, int)]
-        op = Split(axis=axis, num_outputs=len(widths))
-        parts = add.node(op, view.inputs[0], add.integers(widths, "widths"), outputs=len(widths))
+        parts = add.split(view.inputs[0], axis, (count * prod(inner) for count in counts))
         shapes = [(*(0 for _ in before[:-1]), count, *inner) for count in counts]
         made = [
-            add(Reshape(), part, add.integers((n for n in shape if isinstance(n, int)), "shape"))
-            for part, shape in zip(parts.outputs, shapes, strict=True)
+            add(Reshape(), part, add.integers(shape, "shape"))
+            for part, shape in zip(parts, shapes, strict=True)
         ]
         name = node.name
         graph.replace(node, made)
@@ -92,12 +86,12 @@ def cut_merged_heads(graph: Graph) -> Iterator[str]:
     channels of one image, as they are where an image is cut before its heads.
     """
     for node in list(graph.nodes):
-        view = node.inputs[0].producer if node.inputs and node.inputs[0] else None
-        if view is None or not isinstance(view.op, Reshape) or not isinstance(node.op, Split):
+        found = split_sizes(node)
+        view = None if found is None else node.operands[0].producer
+        if found is None or view is None or not isinstance(view.op, Reshape):
             continue
         before, after = shape_of(view.inputs[0]) or (), shape_of(view.output) or ()
-        found = split_sizes(node)
-        if found is None or found[0] != 1 or len(before) < 3 or len(after) != 3:
+        if found[0] != 1 or len(before) < 3 or len(after) != 3:
             continue
         merged, (width, places) = static_dims(before[1:2]), static_dims(after[1:]) or (0, 0)
         if merged is None or not width or merged[0] % width or merged[0] == width:
@@ -107,12 +101,8 @@ def cut_merged_heads(graph: Graph) -> Iterator[str]:
         heads, sizes = merged[0] // width, found[1]
         add = Builder(graph, node, node.name, (node, view))
         apart = add.shaped(view.inputs[0], (-1, heads, width, places))
-        op = Split(axis=2, num_outputs=len(sizes))
-        parts = add.node(op, apart, add.integers(sizes, "sizes"), outputs=len(sizes))
-        made = [
-            add.shaped(part, (-1, size, places))
-            for part, size in zip(parts.outputs, sizes, strict=True)
-        ]
+        parts = zip(add.split(apart, 2, sizes), sizes, strict=True)
+        made = [add.shaped(part, (-1, size, places)) for part, size in parts]
         name = node.name
         graph.replace(node, made)
         drop(graph, view)
@@ -226,8 +216,7 @@ def _cut_first(
         part = add(Gather(axis=cut), source, reader.inputs[1])
         rest = [place - (place > cut) for place in perm if place != cut]
     else:
-        bounds = (add.integers([n]) for n in (place, place + 1, cut))
-        part, rest = add(Slice(), source, *bounds), list(perm)
+        part, rest = add.slice(source, cut, place, place + 1), list(perm)
         view = graph.sole_consumer(reader.output)
         if view is not None and _squeezed(view, len(perm)) == [perm.index(cut)]:
             part = add(Squeeze(), part, add.integers([cut], "axes"))

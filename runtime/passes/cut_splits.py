@@ -44,8 +44,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
                 dims = (*dims[: part.axis], of[whole.axis], *dims[part.axis + 1 :])
                 if dims != of:
                     source = add(Reshape(), source, add.integers(dims, "shape"))
-            bounds = (start, start + len(part.places), part.axis)
-            cut = add(Slice(), source, *(add.integers([n], "bound") for n in bounds))
+            cut = add.slice(source, part.axis, start, start + len(part.places))
             before = node.inputs[0]
             graph.replace(node, [cut])
             drop(graph, None if before is None else before.producer)
@@ -76,11 +75,10 @@ def _whole(part: Part) -> Part | None:
 def cut_split(graph: Graph, split: Node, axis: int, sizes: Sequence[int]) -> list[Value]:
     """Replace a Split of known sizes, and return its parts, each the result of a Slice."""
     add = Builder(graph, split, split.name, (split,))
-    bounds = [
-        [add.integers([n], "bound") for n in (end - size, end, axis)]
+    parts = [
+        add.slice(split.inputs[0], axis, end - size, end)
         for size, end in zip(sizes, accumulate(sizes), strict=True)
     ]
-    parts = [add(Slice(), split.inputs[0], *each) for each in bounds]
     graph.replace(split, parts)
     return parts
 

@@ -32,8 +32,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     for node in list(graph.nodes):
         updates = _all_written(node)
         if updates is not None:
-            graph.redirect(node.output, updates)
-            graph.remove(node)
+            graph.replace(node, [updates])
             yield f"{node.kind} '{node.name}' overwrites everything"
 
 

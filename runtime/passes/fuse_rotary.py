@@ -219,7 +219,7 @@ def _mixed(terms: Sequence[Term]) -> tuple[Array, Array, Array] | None:
 
 
 def _joins_parts(node: Node) -> bool:
-    return getattr(node.op, "axis", 0) in (3, -1) and rank_of(node.output) == 4
+    return rank_of(node.output) == 4 and axis_of(node) == 3
 
 
 # ── some of the positions ────────────────────────────────────────────────────────────────────────
@@ -273,7 +273,7 @@ def _build_joined(found: Found) -> Outcome:
 
 
 def _joins_positions(node: Node) -> bool:
-    return getattr(node.op, "axis", 0) in (2, -2) and rank_of(node.output) == 4
+    return rank_of(node.output) == 4 and axis_of(node) == 2
 
 
 _PART = Apply(RotaryEmbedding, "part", name="rotated")

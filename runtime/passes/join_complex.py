@@ -12,7 +12,7 @@ from ..ir.types import Array
 from ..ops.elementwise import Add
 from ..ops.gather import Gather
 from ..ops.matmul import Einsum
-from ..ops.movement import Concat, Split
+from ..ops.movement import Concat
 from ..ops.shape import RESHAPES
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -111,8 +111,7 @@ def _cut(
     if len(tops) == 1:
         parts: Sequence[Value] = [y]
     elif merged:
-        split = add.node(Split(axis=place, num_outputs=len(tops)), y, outputs=len(tops))
-        parts = split.outputs
+        parts = add.split(y, place, len(tops))
     else:
         numbers = [graph.constant(np.array(i), "place") for i in range(len(tops))]
         parts = [add(Gather(axis=place), y, number) for number in numbers]

@@ -437,9 +437,7 @@ def _parts(graph: Graph, rows: list[_Rows], before: Node) -> list[Value]:
     value = _in_shape(Builder(graph, before, name), value, (*heads.counts, columns.size))
     if len(rows) == 1:
         return [value]
-    op = Split(axis=-1, num_outputs=len(rows))
-    sizes = add.integers(one.heads.columns.size for one in rows)
-    return list(add.node(op, value, sizes, outputs=len(rows)).outputs)
+    return list(add.split(value, -1, (one.heads.columns.size for one in rows)))
 
 
 def _part(add: Builder, whole: Value, heads: HeadColumns) -> Value:

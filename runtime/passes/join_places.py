@@ -56,7 +56,6 @@ def _join(graph: Graph, cuts: Sequence[Node]) -> str:
     whole = add(followers[0].op, first.inputs[0])
     for cut, follower in zip(cuts, followers, strict=True):
         add = Builder(graph, cut, cut.name, (cut, follower))
-        graph.redirect(follower.output, add(cut.op, whole, *cut.inputs[1:]))
-        graph.remove(follower)
+        graph.replace(follower, [add(cut.op, whole, *cut.inputs[1:])])
         graph.remove(cut)
     return f"'{name}' is computed of a tensor, not of {len(cuts)} of its places"

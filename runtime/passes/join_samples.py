@@ -15,7 +15,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node
 from ..ops.conv import Conv
-from ..ops.movement import Slice, Transpose
+from ..ops.movement import Transpose
 from ..ops.shape import Reshape
 from .driver import Context
 from .editing import Builder, shape_of, stand_in
@@ -65,7 +65,7 @@ def _rewrite(graph: Graph, node: Node, op: Conv, channels: int) -> Node:
     add = Builder(graph, node, f"{node.name}.samples")
     count = shape[2] // channels
     if shape[2] % channels:
-        x = add(Slice(), x, *map(add.integers, ([0], [count * channels], [2])))
+        x = add.slice(x, 2, 0, count * channels)
     x = add(Reshape(), x, add.integers((0, count, channels), "shape"))
     x = add(Transpose(perm=(0, 2, 1)), x)
     filters = w.data.reshape(len(w.data), -1, channels).transpose(0, 2, 1)

@@ -129,8 +129,7 @@ def _join(graph: Graph, node: Node, kept: _Kept, layers: list[Node]) -> None:
     order = [place for place in range(len(sizes)) if place != kept.place]
     order.insert(0 if kept.start else len(order), kept.place)
     parts = [kept.whole if place == kept.place else values[place] for place in order]
-    bounds = (add.integers((n,)) for n in (kept.start, kept.start + sum(sizes), 1))
-    joined = add(Slice(), add(node.op, *parts), *bounds)
+    joined = add.slice(add(node.op, *parts), 1, kept.start, kept.start + sum(sizes))
     starts = list(accumulate(sizes, initial=0))
     channels = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in order])
     for layer in layers:

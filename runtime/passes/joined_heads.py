@@ -8,7 +8,7 @@ from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ops.cuts import axis_of, part_of, place_of
 from ..ops.gather import Gather
-from ..ops.movement import Concat, Slice, Split, Transpose
+from ..ops.movement import Concat, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape, Squeeze
 from ..ops.shapes import normalize_axis
@@ -38,13 +38,13 @@ def split_joined(graph: Graph) -> Iterator[str]:
         if len(parts) != after[2] or not any(_is_joined(graph, part) for part in parts):
             continue
         add = Builder(graph, node, node.name, (node,))
-        split = add.node(Split(axis=-1, num_outputs=len(parts)), view.inputs[0], outputs=len(parts))
-        for part, rows in zip(parts, split.outputs, strict=True):
+        pieces = add.split(view.inputs[0], -1, len(parts))
+        for part, rows in zip(parts, pieces, strict=True):
             heads = add(Transpose(perm=_HEADS), add.view(rows, (*after[:2], *after[3:])))
             maker = part.producer
             graph.redirect(part, heads)
             drop(graph, maker)
-        yield f"Split '{split.name}' cuts rows of heads that are joined with others"
+        yield f"Split '{node.name}' cuts rows of heads that are joined with others"
 
 
 def _places(graph: Graph, transpose: Node) -> list[Value]:
@@ -169,8 +169,7 @@ def join_rows(graph: Graph) -> Iterator[str]:
             _part(add, part, heads * size) or add(Reshape(), part, sizes) for part in join.operands
         ]
         name = join.name
-        graph.redirect(node.output, add(Concat(axis=axis), *parts))
-        graph.remove(node)
+        graph.replace(node, [add(Concat(axis=axis), *parts)])
         drop(graph, join)
         yield f"Concat '{name}' joins rows, not their heads"
 
@@ -187,5 +186,4 @@ def _part(add: Builder, heads: Value, width: int) -> Value | None:
         return None
     if part.axis != len(dims) - 1 or len(part.places) != width:
         return None
-    bounds = (part.places.start, part.places.stop, part.axis)
-    return add(Slice(), part.source, *(add.integers([n], "bound") for n in bounds))
+    return add.slice(part.source, part.axis, part.places.start, part.places.stop)

@@ -172,8 +172,7 @@ def _multiply_pixels(graph: Graph, node: Node) -> str:
     if groups > 1:
         y = shaped(y, 1, count, *(n for n in result[2:] if isinstance(n, int)))
     name = node.name
-    graph.redirect(node.output, y)
-    graph.remove(node)
+    graph.replace(node, [y])
     return f"Conv '{name}' of pixels by computed filters is a product"
 
 
@@ -229,8 +228,7 @@ def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
     y = add(op, image, shaped(transposed(w, order), 1, *kept(kernel)), *bias, name=node.name)
     y = shaped(y, *(sizes[axis] for axis in plain), *kept(view.output))
     name, back = node.name, tuple(order.index(axis) for axis in range(len(order)))
-    graph.redirect(node.output, transposed(y, back) or y)
-    graph.remove(node)
+    graph.replace(node, [transposed(y, back) or y])
     return f"Conv '{name}' is one over {len(others) + 1} axes"
 
 

@@ -10,7 +10,6 @@ from ..base.record import record
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
-from ..ops.movement import Split
 from .driver import Context
 from .editing import Builder, drop, shape_of, static_size
 from .pointwise import is_activation
@@ -113,9 +112,8 @@ def _merge(graph: Graph, branches: Sequence[_Branch]) -> str:
     y = add(first.conv.op, first.x, weight, bias)
     if first.activation is not None:
         y = add(first.activation.op, y, *first.activation.inputs[1:])
-    sizes = add.integers(len(branch.weight) for branch in branches)
-    parts = add.node(Split(axis=1, num_outputs=len(branches)), y, sizes, outputs=len(branches))
-    for branch, part in zip(branches, parts.outputs, strict=True):
+    parts = add.split(y, 1, (len(branch.weight) for branch in branches))
+    for branch, part in zip(branches, parts, strict=True):
         graph.redirect(branch.y, part)
     for node in reversed(nodes):
         drop(graph, node)

@@ -384,10 +384,8 @@ def _rewrite(graph: Graph, layers: list[_MergeableProduct]) -> Node:
         biases = [one.addend for one in layers]
         bias = graph.constant(np.concatenate(biases), f"{name}.bias")
         value = add(Add(), value, bias, name=f"{name}.sum")
-    sizes = add.integers((one.width for one in layers), f"{name}.widths")
-    split_op = Split(axis=-1, num_outputs=len(layers))
-    split = add.node(split_op, value, sizes, outputs=len(layers), name=f"{name}.parts")
-    for one, part in zip(layers, split.outputs, strict=True):
+    parts = add.split(value, -1, (one.width for one in layers), f"{name}.parts")
+    for one, part in zip(layers, parts, strict=True):
         graph.redirect(one.nodes[-1].output, part)
         for node in reversed(one.nodes):
             graph.remove(node)

@@ -126,20 +126,17 @@ def _rotate(graph: Graph, q: _Rotation, k: _Rotation) -> None:
     _, widths = split_sizes(split) or (2, ())
     whole = [*widths[:place], q.width + k.width, *widths[place + 2 :]]
     value = split.inputs[0]
-    outputs = [value]
+    outputs: Sequence[Value | None] = [value]
     if len(whole) > 1:
         add = Builder(graph, split, split.name, (split,))
-        op = Split(axis=-1, num_outputs=len(whole))
-        outputs = list(add.node(op, value, add.integers(whole), outputs=len(whole)).outputs)
+        outputs = add.split(value, -1, whole)
     last = graph.in_order((q.node, k.node))[-1]
     add = Builder(graph, last, q.node.name, (q.node, k.node))
     op = replace(k.op, num_heads=q.heads + k.heads)
     rotated = add(op, outputs[place], *k.tables)
-    parts = Split(axis=-1, num_outputs=2)
-    both = add.node(parts, rotated, add.integers((q.width, k.width)), outputs=2).outputs
+    both = add.split(rotated, -1, (q.width, k.width))
     for old, new in zip((q.node, k.node), both, strict=True):
-        graph.redirect(old.output, new)
-        graph.remove(old)
+        graph.replace(old, [new])
     others = [each for i, each in enumerate(split.outputs) if i not in (place, place + 1)]
     for old, new in zip(others, [*outputs[:place], *outputs[place + 1 :]], strict=True):
         if new is not None:

@@ -32,8 +32,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         inner = next(v.producer for v in node.distinct_reads if v is not x)
         total = Builder(graph, node, node.name, (node,))(Add(), other, add(Add(), first, x))
         made = total.producer
-        graph.redirect(node.output, total)
-        graph.remove(node)
+        graph.replace(node, [total])
         drop(graph, inner)
         if made is not None:
             graph.rename(made, node.name)

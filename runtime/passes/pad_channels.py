@@ -160,8 +160,7 @@ def _cut_apart(
         begin = int(np.flatnonzero(known[x] == place)[0])
         size = len(known[old]) if old in known else channels_of(old) or 0
         place += channels_of(old) or 0
-        bounds = (begin, begin + size, 1)
-        now[old] = add(Slice(), x, *(add.integers([n], "bound") for n in bounds))
+        now[old] = add.slice(x, 1, begin, begin + size)
         if old in known:
             known[now[old]] = known[old]
     graph.replace(node, [now[old] for old in node.outputs])

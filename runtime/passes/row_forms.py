@@ -57,8 +57,7 @@ def _as_stack(graph: Graph, node: Node) -> str:
     rows = [as_shape(add, value, (*sizes[:-1], 1, sizes[-1])) for value in parts]
     value = as_shape(add, add(Concat(axis=rank - 1), *rows), known_sizes(node.output))
     name = node.name
-    graph.redirect(node.output, value)
-    graph.remove(node)
+    graph.replace(node, [value])
     return f"Concat '{name}' joins {len(parts)} rows"
 
 
@@ -92,13 +91,11 @@ def _as_slice(graph: Graph, node: Node) -> str:
         return ""
     add = Builder(graph, node, node.name, (node,))
     if is_first:
-        bounds = (add.integers([number]) for number in (place, place + 1, axis))
-        value = add(Squeeze(), add(Slice(), source, *bounds), add.integers([axis]))
+        value = add(Squeeze(), add.slice(source, axis, place, place + 1), add.integers([axis]))
     else:
         rows = as_shape(add, source, (*outer, shape[axis] * inner))
-        bounds = (add.integers([n]) for n in (place * inner, (place + 1) * inner, axis))
-        value = as_shape(add, add(Slice(), rows, *bounds), result)
+        part = add.slice(rows, axis, place * inner, (place + 1) * inner)
+        value = as_shape(add, part, result)
     kind, name = node.kind, node.name
-    graph.redirect(node.output, value)
-    graph.remove(node)
+    graph.replace(node, [value])
     return f"{kind} '{name}' of one place is a Slice"

@@ -208,8 +208,7 @@ def moved(add: Builder, source: Value, index: Array, shape: Sequence[int]) -> Va
     first = int(index[0]) if step > 1 and not rest else step
     if first < step and (index == np.arange(first, rows.count, step)).all():
         wide = as_shape(add, source, (len(index), step * rows.width))
-        bounds = (first * rows.width, (first + 1) * rows.width, 1)
-        part = add(Slice(), wide, *(add.integers((number,), "bound") for number in bounds))
+        part = add.slice(wide, 1, first * rows.width, (first + 1) * rows.width)
         return as_shape(add, part, shape)
     flat = as_shape(add, source, (rows.count, rows.width))
     if len(index) != rows.count or (index != np.arange(rows.count)).any():

@@ -12,7 +12,7 @@ from ..ir.types import Array
 from ..ops.conv import Conv, ConvTranspose
 from ..ops.cuts import axis_of
 from ..ops.elementwise import Add
-from ..ops.movement import Concat, Expand, Slice
+from ..ops.movement import Concat, Expand
 from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shapes import normalize_axis
@@ -179,5 +179,4 @@ def _parameters(add: Builder, norm: Node, sizes: list[int]) -> Iterator[list[Val
 def _slices(add: Builder, value: Value, sizes: list[int]) -> Iterator[list[Value]]:
     """Yield the channels of a tensor that belong to each part."""
     for size, end in zip(sizes, accumulate(sizes), strict=True):
-        bounds = (add.integers((each,)) for each in (end - size, end, 1))
-        yield [add(Slice(), value, *bounds)]
+        yield [add.slice(value, 1, end - size, end)]

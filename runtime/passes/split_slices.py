@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ops.cuts import part_of
-from ..ops.movement import Slice, Split
+from ..ops.movement import Slice
 from .driver import Context
 from .editing import Builder, size_of
 
@@ -45,13 +45,10 @@ def split(graph: Graph, value: Value, count: int = _COUNT) -> Iterator[str]:
         first = graph.in_order(nodes)[0]
         add = Builder(graph, first, first.name, tuple(nodes))
         sizes = [end - start for start, end in zip(starts, ends, strict=True)]
-        given = add.integers(sizes, "sizes")
-        op = Split(axis=axis, num_outputs=len(sizes))
-        parts = add.node(op, value, given, outputs=len(sizes)).outputs
+        parts = add.split(value, axis, sizes)
         for start, part in zip(starts, parts, strict=True):
             for node in cuts[start][1]:
-                graph.redirect(node.output, part)
-                graph.remove(node)
+                graph.replace(node, [part])
         yield f"{len(parts)} parts of '{value.name}' are those of a Split"
 
 

@@ -14,7 +14,7 @@ from ..ir.types import Array, Shape
 from ..ops.cuts import place_of
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
-from ..ops.movement import Concat, Slice, Transpose
+from ..ops.movement import Concat, Transpose
 from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
@@ -186,8 +186,7 @@ def _moved(add: Builder, index: Value, size: Array, start: Array) -> Value:
 
 def _part(add: Builder, rows: Value, place: int, axis: int, wanted: Value) -> Value:
     """Return one place of an axis of all rows, with the shape of the wanted ones."""
-    ends = (add.integers([n]) for n in (place, place + 1, axis))
-    found = add(Squeeze(), add(Slice(), rows, *ends), add.integers([axis]))
+    found = add(Squeeze(), add.slice(rows, axis, place, place + 1), add.integers([axis]))
     shape = shape_of(wanted) or ()
     return found if shape_of(found) == shape else add.view(found, shape)
 

@@ -11,7 +11,7 @@ from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ops.cuts import axis_of
 from ..ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Swish
-from ..ops.movement import Concat, Split
+from ..ops.movement import Concat
 from ..ops.reduce import ReduceMean, ReduceSum
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
 from .driver import Context
@@ -182,8 +182,8 @@ class _Branches:
     def _split(self, add: Builder, value: Value) -> tuple[Value, ...]:
         """Return the parts of a value along the axis of branches."""
         if (value, self._along) not in self._cut:
-            op = Split(axis=self._along.axis, num_outputs=self._along.count)
-            self._cut[value, self._along] = add.node(op, value, outputs=self._along.count).outputs
+            parts = add.split(value, self._along.axis, self._along.count)
+            self._cut[value, self._along] = parts
         return self._cut[value, self._along]
 
     def _aligned(self, node: Node) -> bool:

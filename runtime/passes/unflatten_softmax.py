@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import with_attributes
-from ..ops.cuts import axes_of, reduced_axes
+from ..ops.cuts import axes_of, is_along_last, reduced_axes
 from ..ops.elementwise import Sub
 from ..ops.norm import LogSoftmax, Softmax
 from ..ops.reduce import ReduceMax
@@ -20,15 +20,15 @@ from .pattern import Apply
 def _build(found: Found) -> Outcome:
     """Apply the operator along the last axis of the unflattened tensor."""
     before, after = shape_of(found["x"]), shape_of(found.top.output)
-    flat, rows = found.match.made("flat"), found.match.made("rows").op
+    flat, rows = found.match.made("flat"), found.match.made("rows")
     between = shape_of(flat.output)
     if not before or before != after or None in before or not between:
         return None
     if not isinstance(before[-1], int) or before[-1] != between[-1]:
         return None
-    if getattr(rows, "axis", 0) not in (-1, len(between) - 1):
+    if not is_along_last(rows):
         return None
-    return Replacement(with_attributes(rows, axis=-1), (found["x"],))
+    return Replacement(with_attributes(rows.op, axis=-1), (found["x"],))
 
 
 _ROWS = Apply(

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array, TensorType
-from ..ops.movement import Concat, Split
+from ..ops.movement import Concat
 from ..ops.sequence import (
     ConcatFromSequence,
     SequenceAt,
@@ -133,8 +133,7 @@ def _split(graph: Graph, node: Node, op: SplitToSequence) -> Elements | None:
     if not 0 < len(sizes) <= PARTS or sum(sizes) != length or min(sizes) < 0:
         return None
     build = Builder(graph, node, origin=(node,))
-    to_parts = Split(axis=axis, num_outputs=len(sizes))
-    parts = build.node(to_parts, x, build.integers(sizes), outputs=len(sizes)).outputs
+    parts = build.split(x, axis, sizes)
     if given.ndim == 0 and given == 1 and not op.keepdims:
         axes = build.integers((axis,))
         return tuple(build(Squeeze(), part, axes) for part in parts)

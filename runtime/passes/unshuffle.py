@@ -74,8 +74,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         picked = _channels(walk, node.output.tensor.dims)
         if picked is None:
             continue
-        new, path = _chosen(graph, node, walk.source, picked), _path(walk.source, node)
-        graph.replace(node, new.outputs)
+        value, path = _chosen(graph, node, walk.source, picked), _path(walk.source, node)
+        new = value.producer
+        assert new is not None
+        graph.replace(node, [value])
         drop(graph, path[0])
         gone = [each for each in reversed(path) if each not in graph]
         new.origin = tuple(name for each in (*gone, node) for name in each.origin)
@@ -190,11 +192,10 @@ def _path(source: Value, node: Node) -> list[Node]:
     return found
 
 
-def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Node:
+def _chosen(graph: Graph, node: Node, source: Value, channels: list[int]) -> Value:
     """Insert the selection of `channels` of `source`, before the node that it replaces."""
     first, step = channels[0], channels[1] - channels[0] if len(channels) > 1 else 1
     add = Builder(graph, node, node.name, (node,))
     if step > 0 and channels == list(range(first, first + step * len(channels), step)):
-        bounds = (first, channels[-1] + 1, 1, step)
-        return add.node(Slice(), source, *(add.integers([n], "bound") for n in bounds))
-    return add.node(Gather(axis=1), source, add.integers(channels, "channels"))
+        return add.slice(source, 1, first, channels[-1] + 1, step)
+    return add(Gather(axis=1), source, add.integers(channels, "channels"))
