@@ -188,6 +188,15 @@ class _Recipes:
         """The formats that the group requests, unless contiguous."""
         return _formats(self.group, self.setting)
 
+    @cached_property
+    def _reads(self) -> tuple[Value, ...]:
+        return reads_of(self.group.nodes)
+
+    @cached_property
+    def _every(self) -> tuple[Value, ...]:
+        """All results of its nodes."""
+        return tuple(value for node in self.group.nodes for value in node.outputs)
+
     def of(
         self,
         formats: Mapping[Value, Format],
@@ -195,8 +204,10 @@ class _Recipes:
         pitches: Mapping[Value, int] = NO_PITCHES,
         stored: Stored = PLAIN,
     ) -> Answer:
-        """Return `recipe_of` the group."""
-        ends = (*reads_of(self.group.nodes), *results)
+        """Return `recipe_of` the group; that of a pattern is the same whatever is read of it."""
+        if self.group.whole is not None:
+            results = self._every
+        ends = (*self._reads, *results)
         places = tuple((formats.get(v, Format.CONTIGUOUS), pitches.get(v, 0)) for v in ends)
         key = places, tuple(results), stored
         if key not in self._known:

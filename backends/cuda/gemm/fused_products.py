@@ -7,7 +7,7 @@ behind, a chain of elementwise nodes, in which two products meet.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import field, replace
 
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node, Value
@@ -38,11 +38,15 @@ class Products:
         products: one, or two alike with a common input; see `are_alike`.
         epilogue: elementwise nodes in topological order; only the last result is read elsewhere.
         norm: the normalization of the input's rows; None if there is none.
+        epilogues: what `epilogue_to` has returned.
     """
 
     products: tuple[Node, ...]
     epilogue: tuple[Node, ...]
     norm: Node | None = None
+    epilogues: dict[Tensor, Epilogue | str] = field(
+        default_factory=dict[Tensor, Epilogue | str], compare=False, repr=False
+    )
 
     @property
     def nodes(self) -> frozenset[Node]:
@@ -68,7 +72,10 @@ class Products:
 
     def epilogue_to(self, y: Tensor) -> Epilogue | str:
         """Return the epilogue whose last result is `y`, or why there is none."""
-        return epilogue_of(self.epilogue, y, *(node.output for node in self.products))
+        if y not in self.epilogues:
+            results = (node.output for node in self.products)
+            self.epilogues[y] = epilogue_of(self.epilogue, y, *results)
+        return self.epilogues[y]
 
     def reading(self, operand: Operand) -> Operand:
         """Return operands of the products, which read rows that are not normalized yet."""
