@@ -36,7 +36,7 @@ from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Stored
 from . import expanded_depthwise, residual_patches
 from .pack_residual import pack_weights
-from .residual_forms import Form, ResidualProblem, fastest, forms, time_of
+from .residual_forms import Form, ResidualProblem, forms, settled, time_of
 from .residual_patches import PatchForm
 
 #: Maximum channels of the image, and of a projection, whose sums are kept in registers; maximum
@@ -356,7 +356,8 @@ def _choice(p: ResidualProblem) -> tuple[Form | PatchForm | None, str]:
         margin = MARGIN_WIDE_PAIR
     if best[0] > margin * apart + boundary * (len(p.layers) - 1):
         return None, f"fusing {len(p.layers)} layers is not estimated to be faster"
-    return (best[2] if isinstance(best[2], PatchForm) else fastest(p)), ""
+    time, _, form = best
+    return (form if isinstance(form, PatchForm) else settled(p, form, time)), ""
 
 
 def launch(p: ResidualProblem, form: Form) -> Launch:

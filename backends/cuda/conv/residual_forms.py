@@ -353,11 +353,16 @@ def time_of(p: ResidualProblem, form: Form) -> float:
     return cost.begin + (time**4 + memory**4) ** 0.25
 
 
-def fastest(p: ResidualProblem) -> Form | None:
-    """Return the form that is estimated to be the fastest; None if none applies."""
-    best = min(forms(p), key=lambda form: (time_of(p, form), str(form)), default=None)
+def settled(p: ResidualProblem, best: Form, time: float) -> Form:
+    """Return the form of a problem, of which one is estimated to be the fastest: if short, another.
+
+    Args:
+        p: the problem.
+        best: the form with the lowest estimate.
+        time: this estimate in microseconds.
+    """
     windows = prod(p.filtering.view.kernel)
-    if best is None or p.wide or not p.projection or windows > WINDOW or time_of(p, best) > SHORT:
+    if p.wide or not p.projection or windows > WINDOW or time > SHORT:
         return best
     together = (form for form in forms(p) if _together(p, form) <= form.resident(p))
     return min(together, key=lambda form: (_short_time(p, form), str(form)), default=best)
