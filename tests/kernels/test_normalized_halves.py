@@ -25,7 +25,12 @@ from .normalized_cases import Case, exact_of, graph_of
 from .samples import OPTIONS
 
 if TYPE_CHECKING:
+    from tercet.backends.cuda.algorithms.registry import Answer
     from tercet.backends.cuda.backend import CudaBackend
+    from tercet.backends.cuda.gemm.fused_products import InTurn
+    from tercet.backends.cuda.recipe.operands import Tensor
+    from tercet.backends.cuda.recipe.pattern import Operand
+    from tercet.backends.cuda.recipe.setting import Setting, Stored
 
 #: Relative L2 errors; those of separate kernels are as large.
 ERROR = 4e-7
@@ -114,3 +119,19 @@ def test_they_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graphs = (graph_of(case, float32, float32)[0] for case in CASES.values())
     made = [launch for graph in graphs for launch in launches(planned(graph))]
     assert_arguments(made, H200, cache)
+
+
+def test_each_recipe_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the same formats, whether the kernel before, the plan or the step asks for it."""
+    made, make = list[object](), normalized_halves.normalized_halves
+
+    def noted(
+        found: InTurn, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+    ) -> Answer:
+        rows = operand(found.front.products[0].operands[0])
+        made.append((found, y, rows, stored))
+        return make(found, y, operand, setting, stored)
+
+    monkeypatch.setattr(normalized_halves, "normalized_halves", noted)
+    assert any("after" in note for note in notes(CASES["both are, without a shift"]))
+    assert len(made) == len(set(made))
