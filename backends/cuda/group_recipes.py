@@ -85,7 +85,7 @@ def recipe_of(
         epilogue = group.epilogue_in(before, NO_PITCHES)
         if isinstance(epilogue, str):
             return epilogue
-        epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+        epilogue = epilogue.storing(halves, plain=stored.plain)
         recipe = pooled_convolution(replace(context, epilogue=epilogue), before, group.pool)
         return _reading_wide(_storing(recipe, halves), group, operand)
     if not registered.epilogue:
@@ -93,7 +93,7 @@ def recipe_of(
     epilogue = group.epilogue_in(y, pitches)
     if isinstance(epilogue, str):
         return epilogue
-    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+    epilogue = epilogue.storing(halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
     return _reading_wide(recipe, group, operand)
 

@@ -6,6 +6,7 @@ types (int4, float4_e2m1fn, ...) take one byte per element in memory.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -86,6 +87,7 @@ COMPLEX = frozenset({complex64, complex128})
 _NAMES: dict[DType, str] = {string: "string", bool_: "bool"}
 
 
+@cache
 def name_of(dtype: DType) -> str:
     """Return the printable name of `dtype`: ``float32``, ``bool``, ``string``, ``bfloat16``."""
     return _NAMES.get(dtype, dtype.name)

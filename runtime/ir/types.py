@@ -55,6 +55,8 @@ class TensorType(_Checked):
     @property
     def is_static(self) -> bool:
         """Whether every dimension is an integer."""
+        if hasattr(self, "_dims"):
+            return True
         if self.shape is None:
             return False
         for dim in self.shape:  # noqa: SIM110 - a generator takes twice as long, as planning shows

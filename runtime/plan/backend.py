@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
@@ -16,7 +16,7 @@ from .format import Format
 if TYPE_CHECKING:
     from .host import HostBuffer
 
-
+P = TypeVar("P")
 #: A bound step, copy or recording: called with a stream of its device, on which it enqueues work.
 Run = Callable[[Any], None]
 
@@ -372,6 +372,17 @@ class Filling(Protocol):
     def fill(self) -> float:
         """Its number of thread blocks divided by the number that the device runs at a time."""
         ...
+
+
+def knows(step: Step | None, protocol: type[P]) -> TypeGuard[P]:
+    """Whether a step has what one of these protocols names; looked for once in all of a class."""
+    key = type(step), protocol
+    if key not in _KNOWN:
+        _KNOWN[key] = isinstance(step, protocol)
+    return _KNOWN[key]
+
+
+_KNOWN: dict[tuple[type, type], bool] = {}
 
 
 @runtime_checkable

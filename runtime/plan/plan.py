@@ -30,6 +30,7 @@ from .backend import (
     Step,
     Stream,
     View,
+    knows,
 )
 from .bind import bind_row, joined, sequence
 from .exchange import HOST_IO, Exchange, IOPlacement, exchange_of
@@ -155,7 +156,7 @@ class Plan:
         with ExitStack() as preparing:  # rows are bound while threads pack the constants of others
             for device, store in stores.items():
                 steps = (row.step for row in self.rows if row.device is device)
-                read = (c for step in steps if isinstance(step, Reading) for c in step.constants)
+                read = (c for step in steps if knows(step, Reading) for c in step.constants)
                 preparing.enter_context(store.preparing(read))
             for row in self.rows:
                 check_time()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.record import record
-from .backend import Filling, Forking, Run, Stream
+from .backend import Filling, Forking, Run, Stream, knows
 from .host import HOST
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _choose_streams(
             )
             return max((own, *arrivals))
 
-        if isinstance(row.step, Filling) and row.step.fill < MAX_FILL:
+        if knows(row.step, Filling) and row.step.fill < MAX_FILL:
             latest = max(sources[number], key=ends.__getitem__, default=None)
             favourite = 0 if latest is None else rows[latest].stream
             choices = range(min(maximum, len(free) + 1))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..base.record import record
-from .backend import Turning
+from .backend import Turning, knows
 
 if TYPE_CHECKING:
     from .rows import Row, Slot
@@ -60,6 +60,6 @@ class Turns:
         """Note that a row, which has been built, touches its tensors."""
         together = sum(slot.nbytes for slot in (*row.inputs, *row.outputs))
         self._total += together
-        at_end = row.step.ends_at_end if isinstance(row.step, Turning) else True
+        at_end = row.step.ends_at_end if knows(row.step, Turning) else True
         touch = _Touch(self._total, together, at_end)
         self._last |= dict.fromkeys((slot.root for slot in (*row.inputs, *row.outputs)), touch)

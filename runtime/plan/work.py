@@ -16,7 +16,7 @@ from ..ir.op import Op
 from ..ops.experts import Mixture
 from ..ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter
 from ..ops.movement import Slice
-from .backend import Launching
+from .backend import Launching, knows
 from .host import HOST
 from .macs import macs
 from .rows import Row, Slot
@@ -69,7 +69,7 @@ def work_of(row: Row) -> Work:
     step = row.step
     launches = 0
     if row.device is not HOST and row.kind != "copy":
-        launches = step.fewest_launches if isinstance(step, Launching) else 1
+        launches = step.fewest_launches if knows(step, Launching) else 1
     return Work(macs_by_dtype(row.nodes), _read(row) + _written(row), launches)
 
 

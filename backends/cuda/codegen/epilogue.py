@@ -159,7 +159,12 @@ class Epilogue:
     @property
     def as_plain(self) -> Epilogue:
         """This epilogue, which stores results as they are."""
-        return replace(self, halves=None, plain=True)
+        return self.storing(None)
+
+    def storing(self, halves: Tensor | None, *, plain: bool = True) -> Epilogue:
+        """Return this epilogue, with other values of `halves` and `plain`."""
+        known = (self.halves, self.plain) == (halves, plain)
+        return self if known else replace(self, halves=halves, plain=plain)
 
     @property
     def args(self) -> dict[str, Tensor | Packed | None]:
@@ -284,7 +289,7 @@ def epilogue_of(
     if isinstance(rest, Epilogue):
         rest = replace(rest, bias=bias, title=epilogue.title)
     if len(epilogue.operands) <= MAX_OPERANDS:
-        return replace(epilogue, behind_bias=rest)
+        return epilogue if rest is None else replace(epilogue, behind_bias=rest)
     return rest or f"{len(epilogue.operands)} operands"
 
 

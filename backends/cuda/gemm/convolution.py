@@ -131,7 +131,8 @@ class ConvProblem:
         """Return the same convolution with tensors in other formats."""
         if formats == self.formats:
             return self
-        x, y = (replace(t, format=f) for t, f in zip((self.x, self.y), formats, strict=True))
+        ends = zip((self.x, self.y), formats, strict=True)
+        x, y = (Tensor(tensor.value, format, tensor.pitch) for tensor, format in ends)
         return replace(self, x=x, y=y)
 
     @property

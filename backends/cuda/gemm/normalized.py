@@ -194,7 +194,7 @@ def task_of(
     if isinstance(epilogue, str):
         return epilogue
     halves = Tensor(y.value, y.format.halves) if stored.halves else None
-    epilogue = replace(epilogue, halves=halves, plain=stored.plain)
+    epilogue = epilogue.storing(halves, plain=stored.plain)
     inputs = tuple(value and read(value) for value in product.inputs)
     task = multiplication(RecipeContext(product.op, y, inputs, own, epilogue=epilogue))
     if isinstance(task, str):
