@@ -14,6 +14,7 @@ from tercet.runtime.options import Options
 from tercet.tools.inspect.graph_file import parts_of, write_graph
 from tercet.tools.inspect.inspection import inspect
 from tercet.tools.inspect.pass_texts import differences_of, pass_texts
+from tercet.tools.report.report_style import mixed
 
 from .conftest import Tercet
 from .test_inspect import light
@@ -151,3 +152,19 @@ def test_costs_of_nodes_add_up(name: str) -> None:
     found = inspect(Path(light(name)), cost=True)
     assert sum(node.macs or 0 for node in found.nodes) == found.macs
     assert sum(node.parameters for node in found.nodes) == found.constants.parameters
+
+
+def test_images_have_colours_for_programs_that_know_only_plain_ones(folder: Path) -> None:
+    """Neither variables nor media queries: Inkscape and converters to PNG draw black for these."""
+    with api.load(folder / "classifier.onnx") as model:
+        write_graph(folder / "g.svg", model.imported, "t")
+    image = ElementTree.parse(folder / "g.svg").getroot()
+    (style,) = (each.text or "" for each in image if each.tag.endswith("style"))
+    plain, _, dark = style.partition("@media (prefers-color-scheme: dark)")
+    assert "(" not in plain
+    assert "var(--heat)" in dark
+    boxes = [each for each in image.iter() if each.tag.endswith("rect")]
+    fills = [each.get("fill") for each in boxes if "heat" in each.get("class", "")]
+    assert len(fills) == len(boxes) - 2
+    assert {mixed(0), mixed(0.6)} <= {*fills}
+    assert (mixed(0), mixed(1)) == ("#ffffff", "#c2331f")

@@ -17,7 +17,7 @@ from ...runtime.plan.macs import macs
 from ..common.console import count_text
 from ..report.report_graph import GraphNode, graph_picture
 from ..report.report_markup import Markup, element, figure, page
-from ..report.report_style import STYLE
+from ..report.report_style import DRAWING, LIGHT, STYLE
 
 SUFFIXES = (".svg", ".html", ".dot")
 #: Maximum number of nodes: larger images take minutes and are unreadable.
@@ -117,7 +117,7 @@ def _box(node: Node, cost: int, maximum: int) -> GraphNode:
 
 def _svg(picture: Markup) -> str:
     """Return an image with its own colours, for light and dark viewers."""
-    style = element("style", Markup(f"{STYLE}svg {{ background: var(--page); }}"))
+    style = element("style", Markup(f"svg {{ background: {LIGHT['page']}; }}{DRAWING}"))
     start = picture.index(">") + 1
     return f"{picture[:start]}{style}{picture[start:]}\n"
 

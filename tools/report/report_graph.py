@@ -15,6 +15,7 @@ from statistics import median
 from typing import Any
 
 from .report_markup import Markup, element, svg
+from .report_style import mixed
 
 BOX, TALL, ACROSS, DOWN = 168.0, 36.0, 20.0, 26.0
 BEND = 12.0
@@ -192,14 +193,18 @@ def _curve(chain: Sequence[_Place]) -> str:
 
 def _box(node: GraphNode, place: _Place) -> Markup:
     x, y = place.x - BOX / 2, MARGIN + place.layer * (TALL + DOWN)
-    style = None if node.end else f"--heat: {node.heat:.0%}"
+    style, fill = (None, None) if node.end else (f"--heat: {node.heat:.0%}", mixed(node.heat))
     kind = "node ends" if node.end else "node heat"
     radius = TALL / 2 if node.end else 5.0
     lines = [(_fit(node.name, 22), y + 15, None), (_fit(node.detail, 25), y + 29, "soft small")]
     return element(
         "g",
         element("title", node.title),
-        element("rect", x=x, y=y, width=BOX, height=TALL, rx=radius, class_=kind, style=style),
+        element(
+            "rect",
+            **{"x": x, "y": y, "width": BOX, "height": TALL, "rx": radius},
+            **{"class_": kind, "style": style, "fill": fill},
+        ),
         [
             element("text", text, x=place.x, y=at, text_anchor="middle", class_=class_ or None)
             for text, at, class_ in lines
