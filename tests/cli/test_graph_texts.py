@@ -154,10 +154,11 @@ def test_costs_of_nodes_add_up(name: str) -> None:
     assert sum(node.parameters for node in found.nodes) == found.constants.parameters
 
 
-def test_images_have_colours_for_programs_that_know_only_plain_ones(folder: Path) -> None:
+def test_images_have_colours_for_programs_that_know_only_plain_ones(
+    tercet: Tercet, folder: Path
+) -> None:
     """Neither variables nor media queries: Inkscape and converters to PNG draw black for these."""
-    with api.load(folder / "classifier.onnx") as model:
-        write_graph(folder / "g.svg", model.imported, "t")
+    assert tercet("inspect", "classifier.onnx", "--graph", "g.svg").code == 0
     image = ElementTree.parse(folder / "g.svg").getroot()
     (style,) = (each.text or "" for each in image if each.tag.endswith("style"))
     plain, _, dark = style.partition("@media (prefers-color-scheme: dark)")
