@@ -354,3 +354,20 @@ def test_an_operator_of_anyone_else_comes_first() -> None:
         computed("Qr", np.ones((2, 2), np.float32))
     with pytest.raises(tercet.ModelError, match=r"expected 6 \(int32\) or 7 \(int64\)"):
         computed("LowerBound", np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), out_type=1)
+
+
+def test_bincount() -> None:
+    numbers = np.array([[0, 2, 2, 7], [1, 1, 1, 0]])
+    none, size = np.zeros(0, np.float32), np.array(3)
+    found = computed("DenseBincount", numbers, size, none)
+    np.testing.assert_array_equal(found, [[1, 0, 2], [1, 3, 0]])
+    assert found.dtype == np.float32
+    found = computed("DenseBincount", numbers, size, none, binary_output=1)
+    np.testing.assert_array_equal(found, [[1, 0, 1], [1, 1, 0]])
+    found = computed("DenseBincount", numbers, size, np.float32([[3, 4, 5, 6], [0, 1, 2, 3]]))
+    np.testing.assert_array_equal(found, [[3, 0, 9], [3, 3, 0]])
+    np.testing.assert_array_equal(computed("DenseBincount", numbers[0], size, none), [1, 0, 2])
+    weights = np.array([3, 4, 5, 6])
+    for name in ("DenseBincount", "Bincount"):
+        found = computed(name, numbers[0].astype(np.int32), size.astype(np.int32), weights)
+        np.testing.assert_array_equal(found, [3, 0, 9])

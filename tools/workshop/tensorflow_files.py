@@ -38,6 +38,26 @@ def write(target: Path) -> None:
         return {
             "angle": raw.Angle(input=numbers),
             "approximate_equal": raw.ApproximateEqual(x=x, y=y, tolerance=0.5),
+            "bessel_i": tf.stack(
+                [
+                    raw.BesselI0(x=4 * x),
+                    raw.BesselI0e(x=9 * x),
+                    raw.BesselI1(x=4 * x),
+                    raw.BesselI1e(x=9 * x),
+                ]
+            ),
+            "bessel_j": tf.stack([raw.BesselJ0(x=9 * x), raw.BesselJ1(x=9 * x)]),
+            "bessel_k": tf.stack(
+                [
+                    raw.BesselK0(x=2 * y),
+                    raw.BesselK0e(x=9 * y),
+                    raw.BesselK1(x=2 * y + 1),
+                    raw.BesselK1e(x=9 * y + 0.1),
+                ]
+            ),
+            "bessel_y": tf.stack([raw.BesselY0(x=9 * y), raw.BesselY1(x=9 * y + 0.1)]),
+            "betainc": raw.Betainc(a=y + 0.1, b=y[::-1] + 0.3, x=tf.sigmoid(x)),
+            "bincount": raw.Bincount(arr=tf.abs(whole[0]), size=3, weights=y[0]),
             "bitcast": raw.Bitcast(input=x, type=tf.int32),
             "bucketize": raw.Bucketize(input=x, boundaries=[-1.0, 0.0, 1.0]),
             "cholesky": raw.Cholesky(input=positive),
@@ -48,6 +68,9 @@ def write(target: Path) -> None:
             "diag": raw.Diag(diagonal=x[:2, :2]),
             "diag_part": raw.DiagPart(input=square),
             "digamma": raw.Digamma(x=3 * x),
+            "dense_bincount": raw.DenseBincount(
+                input=tf.abs(whole), size=4, weights=y, binary_output=False
+            ),
             "dilation": raw.Dilation2D(
                 input=picture,
                 filter=window,
@@ -65,6 +88,8 @@ def write(target: Path) -> None:
             "histogram": raw.HistogramFixedWidth(values=x, value_range=[-1.0, 1.0], nbins=5),
             "hsv_to_rgb": raw.HSVToRGB(images=colours),
             "ifft_2d": raw.Imag(input=raw.IFFT2D(input=numbers / (numbers[:, ::-1] - 2.0))),
+            "igamma": raw.Igamma(a=y + 0.1, x=x * x),
+            "igammac": raw.Igammac(a=y + 0.1, x=x * x),
             "invert": raw.Invert(x=whole),
             "irfft_2d": tf.signal.irfft2d(tf.signal.rfft2d(x), sizes),
             "in_top_k": raw.InTopKV2(predictions=x, targets=[0, 1, 2], k=2),
@@ -79,6 +104,7 @@ def write(target: Path) -> None:
             "mul_no_nan": raw.MulNoNan(x=1 / y, y=y),
             "ndtri": raw.Ndtri(x=colours),
             "nth_element": raw.NthElement(input=x, n=1, reverse=True),
+            "polygamma": raw.Polygamma(a=tf.round(y), x=x),
             "population_count": raw.PopulationCount(x=whole),
             "resized": tf.image.resize(picture, [2, 6], "lanczos3", antialias=True),
             "rfft_3d": tf.signal.irfft3d(tf.signal.rfft3d(picture[..., 0]), [1, *sizes]),
@@ -89,6 +115,7 @@ def write(target: Path) -> None:
             "xdivy": raw.Xdivy(x=y, y=y),
             "xlog1py": raw.Xlog1py(x=y, y=x * x),
             "xlogy": raw.Xlogy(x=y, y=y),
+            "zeta": raw.Zeta(x=y + 1.1, q=tf.abs(x)),
         }
 
     kinds = [tf.TensorSpec([3, 4], tf.float32, name=name) for name in feeds]

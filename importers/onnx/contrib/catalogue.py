@@ -56,11 +56,15 @@ _EXPERIMENTAL = (
 )
 #: What tf2onnx leaves as it is in TensorFlow, by module.
 _UNCONVERTED = {
-    "tensorflow": "ApproximateEqual Bitcast Bucketize Cross Diag DiagPart Erfc EuclideanNorm Expm1 "
-    "HSVToRGB HistogramFixedWidth InTopK InTopKV2 Invert L2Loss Log1p LowerBound MatrixSetDiag "
-    "MulNoNan NthElement PopulationCount RGBToHSV TruncateMod UpperBound Xdivy Xlog1py Xlogy",
+    "tensorflow": "ApproximateEqual Bincount Bitcast Bucketize Cross DenseBincount Diag "
+    "DiagPart Erfc EuclideanNorm Expm1 HSVToRGB HistogramFixedWidth InTopK InTopKV2 Invert "
+    "L2Loss Log1p LowerBound MatrixSetDiag MulNoNan NthElement PopulationCount RGBToHSV "
+    "TruncateMod UpperBound Xdivy Xlog1py Xlogy",
+    "tensorflow_bessel": "BesselI0 BesselI0e BesselI1 BesselI1e BesselJ0 BesselJ1 BesselK0 "
+    "BesselK0e BesselK1 BesselK1e BesselY0 BesselY1",
     "tensorflow_complex": "Complex RFFT RFFT2D RFFT3D",
     "tensorflow_images": "Dilation2D ScaleAndTranslate",
+    "tensorflow_incomplete": "Betainc Igamma Igammac Polygamma Zeta",
     "tensorflow_matrices": "Cholesky LogMatrixDeterminant MatrixInverse MatrixSolve "
     "MatrixTriangularSolve",
     "tensorflow_special": "Digamma Erfinv Lgamma Ndtri",

@@ -133,6 +133,37 @@ def histogram_fixed_width(
     return _count(b, b.Equal(b.Unsqueeze(places, b.ints(-1)), b.Unsqueeze(at, b.ints(0))), dtype)
 
 
+@operator("Bincount")
+@operator("DenseBincount")
+def bincount(
+    b: NodeBuilder,
+    x: Whole,
+    size: Whole,
+    weights: Same,
+    *,
+    binary_output: int = 0,
+    Tidx: int = _INT32,
+) -> str:
+    """Return how often each number below `size` is in a vector, or in each row of a matrix.
+
+    Without elements, the weights are 1. With `binary_output`, results are 1 for all that is there.
+    """
+    places = b.Range(b.number(0, x), b.Squeeze(b.cast(size, b.dtype(x))), b.number(1, x))
+    found = b.Equal(b.Unsqueeze(x, b.ints(-1)), places)
+    dtype = b.dtype(weights)
+    zero, one = b.number(0, weights), b.number(1, weights)
+    if binary_output:
+        there = b.ReduceMax(b.Cast(found, to=_INT32), b.ints(-2), keepdims=0)
+        return b.cast(there, dtype)
+    share = one
+    if b.rank(weights, 1, 2) == 2:
+        share = b.Unsqueeze(weights, b.ints(-1))
+    elif b.rank(x, 1, 2) == 1:
+        behind = b.Concat(weights, b.Expand(one, b.Shape(x)), axis=0)
+        share = b.Unsqueeze(b.Slice(behind, b.ints(0), b.size(x, 0)), b.ints(-1))
+    return b.ReduceSum(b.Where(found, share, zero), b.ints(-2), keepdims=0)
+
+
 @operator("Invert")
 def invert(b: NodeBuilder, x: Whole) -> str:
     """Return the complement of all bits."""

@@ -108,7 +108,7 @@ def digamma(b: NodeBuilder, x: T) -> str:
     at = b.Where(is_low, b.Sub(one, wide), wide)
     far = b.Add(at, b.number(_STEPS, wide))
     square = b.Div(one, b.Mul(far, far))
-    series = b.Mul(square, _polynomial(b, square, _BERNOULLI))
+    series = b.Mul(square, polynomial(b, square, _BERNOULLI))
     found = b.Sub(b.Sub(b.Log(far), b.Div(b.number(0.5, wide), far)), series)
     for step in range(_STEPS):
         found = b.Sub(found, b.Div(one, b.Add(at, b.number(step, wide))))
@@ -158,11 +158,11 @@ def _quantile(b: NodeBuilder, offset: str, tail: str) -> str:
 
 
 def _ratio(b: NodeBuilder, x: str, factors: tuple[Sequence[float], Sequence[float]]) -> str:
-    numerator, denominator = (_polynomial(b, x, each) for each in factors)
+    numerator, denominator = (polynomial(b, x, each) for each in factors)
     return b.Div(numerator, denominator)
 
 
-def _polynomial(b: NodeBuilder, x: str, factors: Sequence[float]) -> str:
+def polynomial(b: NodeBuilder, x: str, factors: Sequence[float]) -> str:
     """Return the polynomial with these factors, that of the lowest power first."""
     found = b.number(factors[-1], x)
     for each in reversed(factors[:-1]):
