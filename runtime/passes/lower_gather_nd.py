@@ -133,8 +133,9 @@ def _by_axes(graph: Graph, node: Node) -> str:
         return ""
     axes, rest = shape[: 1 - len(before)] or shape, before[1:]
     known = static_dims(rest) is not None and sum(not isinstance(n, int) for n in axes) < 2
-    is_cut = len(axes) > 1 and len(before) > 1 and shape[len(axes) :] == rest and 0 not in axes
-    if indices.data is not None or not known or not is_cut:
+    is_cut = len(before) > 1 and shape[len(axes) :] == rest and 0 not in axes
+    several = sum(size != 1 for size in axes) > 1
+    if indices.data is not None or not known or not is_cut or not several:
         return ""
     add = Builder(graph, reader, node.name, (node, reader))
     graph.redirect(reader.output, add(node.op, x, add.view(indices, axes)))
