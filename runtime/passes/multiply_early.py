@@ -21,11 +21,12 @@ from ..ops.gather import Gather
 from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Concat, Expand, Split
 from ..ops.shape import Reshape, Squeeze, Unsqueeze
-from .driver import Context
+from .driver import Context, Reason
 from .editing import Builder, drop, dtype_of, first_input, shape_of, size_of, static_size
 from .fold_batchnorm import folded
+from .fusion import refusal
 from .pattern import pairs
-from .rounding import rounded_bias
+from .rounding import Unfit, check, rounded_bias
 from .transpose_images import order_of, to_channels_first
 
 #: How often rows are repeated at least.
@@ -117,17 +118,36 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """
     chosen = set[Value]()
     for node in list(graph.nodes):
-        layer = _layer(graph, node) if node in graph else None
+        try:
+            layer = _layer(graph, node) if node in graph else None
+            parts = [] if layer is None else _parts(graph, layer, chosen)
+            bias = np.zeros(0) if layer is None else _bias(layer, parts)
+        except Unfit as error:
+            context.refused.append(refusal(graph, {node}, Reason.NUMBERS, str(error)))
+            continue
         if layer is None:
             continue
-        parts = _parts(graph, layer, chosen)
         early = [part for part in parts if part.source is not None or part.is_row]
         is_constant = all(part.is_row for part in parts)
         fills = _fills(parts, layer.shape)
         if early and len(parts) > 1 and not is_constant and fills and _is_worth(layer, early):
-            _rewrite(graph, layer, parts)
+            _rewrite(graph, layer, parts, bias)
             chosen |= {part.source for part in early if part.source is not None and part.is_chosen}
             yield f"{len(early)} parts of the input of '{node.name}' are multiplied early"
+
+
+def _bias(layer: _Layer, parts: Sequence[_Part]) -> Array:
+    """Return the bias with what constant columns add to it.
+
+    Raises:
+        Unfit: a number is beyond its type.
+    """
+    bias = np.zeros(layer.weights.shape[1]) if layer.bias is None else layer.bias.astype(np.float64)
+    for part in parts:
+        if part.source is None and part.is_row and part.value.data is not None:
+            row = part.value.data.reshape(-1, part.weights.shape[0])[0]
+            bias = bias + row.astype(np.float64) @ part.weights.astype(np.float64)
+    return rounded_bias(bias, layer.weights.dtype)
 
 
 def _is_worth(layer: _Layer, early: Sequence[_Part]) -> bool:
@@ -171,6 +191,9 @@ def _image_layer(graph: Graph, node: Node) -> _Layer | None:
     """Return the layer that a convolution of single pixels belongs to, whose image is transposed.
 
     A BatchNormalization behind it has its part of the weights and the bias.
+
+    Raises:
+        Unfit: numbers of these are beyond their type.
     """
     x, w, *c = node.operands
     image, bias = x.producer, c[0].data if c else None
@@ -192,6 +215,7 @@ def _image_layer(graph: Graph, node: Node) -> _Layer | None:
         exact = weights.astype(np.float64) * scale
         moved = shift if bias is None else bias.astype(np.float64) * scale + shift
         dtype = weights.dtype
+        check(exact.T, dtype, weights.T)
         weights, bias, top = exact.astype(dtype), rounded_bias(moved, dtype), reader
     return _Layer(node, concat, weights, bias, top, image)
 
@@ -258,6 +282,7 @@ def _without_differences(
             if beside and shape_of(term) == shape_of(value):
                 at, weights, reader = found[beside[0]]
                 sums = weights.astype(np.float64) - sign * own.astype(np.float64)
+                check(sums.T, own.dtype)
                 found[beside[0]] = at, sums.astype(own.dtype), reader
                 found[place] = term, own if sign > 0 else -own, node
                 break
@@ -338,15 +363,10 @@ def _keeps_rows(node: Node) -> bool:
             return False
 
 
-def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
+def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part], bias: Array) -> None:
     top = layer.top
     add = Builder(graph, top, layer.product.name, (layer.product,))
     rest = [part for part in parts if part.source is None and not part.is_row]
-    bias = np.zeros(layer.weights.shape[1]) if layer.bias is None else layer.bias.astype(np.float64)
-    for part in parts:
-        if part.source is None and part.is_row and part.value.data is not None:
-            row = part.value.data.reshape(-1, part.weights.shape[0])[0]
-            bias = bias + row.astype(np.float64) @ part.weights.astype(np.float64)
     terms: list[Value] = []
     if rest:
         x = rest[0].value
@@ -361,8 +381,7 @@ def _rewrite(graph: Graph, layer: _Layer, parts: Sequence[_Part]) -> None:
     if chosen:  # one sum, which reads all these rows where they are
         terms.append(_sum(add, chosen))
     if bias.any():
-        vector = add.constant(rounded_bias(bias, layer.weights.dtype), f"{top.name}.bias")
-        terms[0] = add(Add(), terms[0], vector)
+        terms[0] = add(Add(), terms[0], add.constant(bias, f"{top.name}.bias"))
     total = _sum(add, terms)
     whole = layer.shape
     if shape_of(total) != whole and len(_known(whole)) == len(whole):

@@ -179,6 +179,22 @@ def test_differences_to_what_is_joined(build: Build) -> None:
     assert_same(graph, after)
 
 
+def test_weights_that_are_no_numbers_of_their_type_stay() -> None:
+    """The sum of two weights of a term would be infinite."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        near, own = neighbours(graph, x)
+        joined = apply(graph, Concat(axis=-1), own, apply(graph, Sub(), near, own))
+        weights = np.repeat(np.array([3e38, -3e38], np.float32), D)[:, None] * np.ones(
+            6, np.float32
+        )
+        return apply(graph, MatMul(), joined, weights)
+
+    _, log = optimised(make(build, (2, N, D)))
+    assert "multiply_early" not in log.counts
+    assert "multiply_early" in {each.name for each in log.refused}
+
+
 def differences_alone(graph: Graph, x: Value) -> Value:
     """Differences have digits that sums of products would lose."""
     near, own = neighbours(graph, x)
