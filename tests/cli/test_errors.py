@@ -356,10 +356,10 @@ def test_version(folder: Path) -> None:
 
 
 def test_plain_text_in_pipes(folder: Path) -> None:
-    for more in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        done = python("inspect", "classifier.onnx", "--passes", **more)
-        assert done.returncode == 0
-        assert "\x1b" not in done.stdout + done.stderr
+    """Whatever the terminal could show; what turns colours off there is tested below."""
+    done = python("inspect", "classifier.onnx", "--passes", TERM="xterm-256color")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,9 @@ def said(path: Path) -> list[Any]:
     with Generator(path, reuse=True, prefill_chunk=4) as generator:
         generator.folder = type(generator.folder)(path, path.parent)  # no token ends it
         return [
-            generator.generate_ids(PROMPT, max_new_tokens=16).ids,
-            generator.generate_ids([*PROMPT[:4], 9, 8], max_new_tokens=6).ids,
-            generator.generate_ids([PROMPT, PROMPT[:3]], max_new_tokens=6).ids,
+            generator.generate_ids(PROMPT, max_new_tokens=12).ids,
+            generator.generate_ids([*PROMPT[:4], 9, 8], max_new_tokens=4).ids,
+            generator.generate_ids([PROMPT, PROMPT[:3]], max_new_tokens=4).ids,
         ]
 
 
