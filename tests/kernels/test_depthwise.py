@@ -141,17 +141,23 @@ def always(patch: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plane, "diagonal", lambda self, conv: None)
 
 
+#: Every patch with every case; in bfloat16, whose kernels are those of float16 but for conversions,
+#: every patch and every case, each with some of the others.
+TAKEN = [
+    (case, patch, dtype)
+    for cases, patches in ((CASES, PATCHES), (ROWS, (*LINES, *TALL, SINGLE)))
+    for (i, case), (j, patch) in product(enumerate(cases), enumerate(patches))
+    for dtype in DTYPES
+    if dtype != bfloat16 or (i + j) % 3 == 0
+]
+
+
 @needs_compiler
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("case", "patch"),
-    [*product(CASES, PATCHES), *product(ROWS, (*LINES, *TALL, SINGLE))],
-    ids=str,
-)
+@pytest.mark.parametrize(("case", "patch", "dtype"), TAKEN, ids=str)
 def test_every_patch(
     case: str,
-    dtype: DType,
     patch: Patch,
+    dtype: DType,
     emulated: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
