@@ -20,6 +20,7 @@ from tercet.runtime.session.open_decoder import open_decoder
 from tercet.runtime.session.passed_caches import passed_decoder
 
 from ..generation.stepwise import Stepwise
+from .conftest import OnNumpy
 
 PRODUCERS = Path(__file__).parents[1] / "producers"
 #: Without those of dynamically quantized int8: onnxruntime's products of uint8 by int8 saturate on
@@ -42,10 +43,10 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.stem)
-def test_greedy_tokens_are_those_of_onnxruntime(path: Path) -> None:
+def test_greedy_tokens_are_those_of_onnxruntime(path: Path, on_numpy: OnNumpy) -> None:
     wanted, scores = Stepwise(path).greedy(PROMPT[0].tolist(), STEPS)
     tolerance = 2e-2 if path.stem.endswith("fp16") else 1e-4
-    with tercet.load(path) as model, open_decoder(model) as decoder:
+    with open_decoder(on_numpy(path)) as decoder:
         logits = decoder.step(PROMPT)
         for token, score in zip(wanted, scores, strict=True):
             np.testing.assert_allclose(logits[0, -1], score, tolerance, tolerance)
@@ -62,10 +63,12 @@ def passed(model: tercet.Model) -> CachedDecoder[Any]:
 @pytest.mark.parametrize("opened", [open_decoder, passed], ids=["chosen", "passed"])
 @pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.stem)
 def test_what_is_rewound_is_as_if_it_had_not_been_read(
-    path: Path, opened: Callable[[tercet.Model], CachedDecoder[Any]]
+    path: Path,
+    opened: Callable[[tercet.Model], CachedDecoder[Any]],
+    on_numpy: OnNumpy,
 ) -> None:
     first, other = PROMPT[:, :4], np.array([[7, 8]], np.int64)
-    with tercet.load(path) as model, opened(model) as decoder:
+    with opened(on_numpy(path)) as decoder:
         decoder.step(first)
         wanted = decoder.step(other)
         decoder.reset()
@@ -77,9 +80,9 @@ def test_what_is_rewound_is_as_if_it_had_not_been_read(
 
 
 @pytest.mark.parametrize("path", GENAI, ids=lambda path: path.stem)
-def test_a_prompt_may_come_in_parts(path: Path) -> None:
+def test_a_prompt_may_come_in_parts(path: Path, on_numpy: OnNumpy) -> None:
     tolerance = 2e-3 if path.stem.endswith("fp16") else 1e-5
-    with tercet.load(path) as model, open_decoder(model) as decoder:
+    with open_decoder(on_numpy(path)) as decoder:
         whole = decoder.step(PROMPT)
         decoder.reset()
         parts = [decoder.step(PROMPT[:, at : at + 2]) for at in (0, 2, 4)]
@@ -87,34 +90,36 @@ def test_a_prompt_may_come_in_parts(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", GENAI, ids=lambda path: path.stem)
-def test_sequences_that_are_padded_are_as_each_alone(path: Path) -> None:
+def test_sequences_that_are_padded_are_as_each_alone(path: Path, on_numpy: OnNumpy) -> None:
     rows = [PROMPT[0, :3], PROMPT[0]]
     steps = np.array([[5, 6, 7], [8, 9, 10]], np.int64)
+    model = on_numpy(path)
     tolerance = 2e-3 if path.stem.endswith("fp16") else 1e-5
-    with tercet.load(path) as model:
-        with open_decoder(model, batch=2) as decoder:
-            assert decoder.padding in ("left", "right")
-            mask, ids = np.zeros((2, 6), np.int64), np.full((2, 6), 2, np.int64)
-            for i, row in enumerate(rows):
-                place = slice(6 - len(row), 6) if decoder.padding == "left" else slice(len(row))
-                mask[i, place], ids[i, place] = 1, row
-            prompt = decoder.step(ids, mask)
-            later = [decoder.step(steps[:, i : i + 1]) for i in range(3)]
+    with open_decoder(model, batch=2) as decoder:
+        assert decoder.padding in ("left", "right")
+        mask, ids = np.zeros((2, 6), np.int64), np.full((2, 6), 2, np.int64)
         for i, row in enumerate(rows):
-            with open_decoder(model) as decoder:
-                alone = decoder.step(row[None])
-                found = prompt[i][mask[i] == 1]
-                np.testing.assert_allclose(found, alone[0], tolerance, tolerance)
-                for k in range(3):
-                    alone = decoder.step(steps[i : i + 1, k : k + 1])
-                    np.testing.assert_allclose(later[k][i], alone[0], tolerance, tolerance)
+            place = slice(6 - len(row), 6) if decoder.padding == "left" else slice(len(row))
+            mask[i, place], ids[i, place] = 1, row
+        prompt = decoder.step(ids, mask)
+        later = [decoder.step(steps[:, i : i + 1]) for i in range(3)]
+    for i, row in enumerate(rows):
+        with open_decoder(model) as decoder:
+            alone = decoder.step(row[None])
+            found = prompt[i][mask[i] == 1]
+            np.testing.assert_allclose(found, alone[0], tolerance, tolerance)
+            for k in range(3):
+                alone = decoder.step(steps[i : i + 1, k : k + 1])
+                np.testing.assert_allclose(later[k][i], alone[0], tolerance, tolerance)
 
 
 # ── what is refused ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_more_than_the_capacity_is_refused_and_changes_nothing() -> None:
-    with tercet.load(GENAI[-1]) as model, open_decoder(model, capacity=7) as decoder:
+def test_more_than_the_capacity_is_refused_and_changes_nothing(
+    on_numpy: OnNumpy,
+) -> None:
+    with open_decoder(on_numpy(GENAI[-1]), capacity=7) as decoder:
         wanted = decoder.step(PROMPT)
         with pytest.raises(InputError, match="8 positions; the caches have room for 7, of which 6"):
             decoder.step(PROMPT[:, :2])
@@ -134,10 +139,9 @@ def test_more_than_the_capacity_is_refused_and_changes_nothing() -> None:
         (np.zeros((2, 2), np.int64), np.eye(2, dtype=np.int64), "every sequence is padded"),
     ],
 )
-def test_ids_that_do_not_fit(ids: Array, mask: Array | None, text: str) -> None:
+def test_ids_that_do_not_fit(ids: Array, mask: Array | None, text: str, on_numpy: OnNumpy) -> None:
     with (
-        tercet.load(GENAI[-1]) as model,
-        open_decoder(model, batch=2) as decoder,
+        open_decoder(on_numpy(GENAI[-1]), batch=2) as decoder,
         pytest.raises(InputError, match=text),
     ):
         decoder.step(ids, mask)

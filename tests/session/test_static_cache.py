@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,8 @@ from tercet.runtime.session.decoding import Decoder
 from tercet.runtime.session.open_decoder import open_decoder
 from tercet.runtime.session.passed_caches import passed_decoder
 from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
+
+from .conftest import OnNumpy
 
 PRODUCERS = Path(__file__).parents[1] / "producers"
 #: Without those whose scales depend on how many tokens are read at a time.
@@ -68,15 +69,8 @@ def name_of(path: Path) -> str:
     return "-".join(path.relative_to(PRODUCERS).with_suffix("").parts[1:])
 
 
-@pytest.fixture(scope="module")
-def on_numpy() -> Iterator[Callable[[Path], tercet.Model]]:
-    """Loads each file on numpy once; its plans serve several tests."""
-    with ExitStack() as stack:
-        yield cache(lambda path: stack.enter_context(tercet.load(path)))
-
-
 @pytest.fixture
-def on(on_numpy: Callable[[Path], tercet.Model]) -> Iterator[Callable[[Path, str], tercet.Model]]:
+def on(on_numpy: OnNumpy) -> Iterator[Callable[[Path, str], tercet.Model]]:
     """Loads a file on a backend."""
     with ExitStack() as stack:
 
@@ -168,8 +162,8 @@ def test_the_most_likely_token_is_that_of_the_scores(
         assert greedy.length == 6
 
 
-def test_a_step_is_one_plan_for_every_length() -> None:
-    with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
+def test_a_step_is_one_plan_for_every_length(on_numpy: OnNumpy) -> None:
+    with static(on_numpy(DECODERS[-1])) as decoder:
         said(decoder, 3)
         program = decoder.store.program(1)
         said(decoder, 12)
@@ -178,25 +172,27 @@ def test_a_step_is_one_plan_for_every_length() -> None:
 
 
 @pytest.mark.parametrize("name", ["optimum_gptj", "optimum_falcon", "torch_llama"])
-def test_rotations_of_exporters_are_one_operator(name: str) -> None:
+def test_rotations_of_exporters_are_one_operator(name: str, on_numpy: OnNumpy) -> None:
     """By neighbours and by halves, of torch.jit's exporter and of torch.export's."""
     (path,) = (path for path in DECODERS if name in (path.stem, path.parent.name))
-    with tercet.load(path) as model, static(model) as decoder:
+    with static(on_numpy(path)) as decoder:
         kinds = [node.kind for node in decoder.store.program(1).graph.nodes]
         assert kinds.count("RotaryEmbedding") == 2 * kinds.count("Attention")
         assert "Neg" not in kinds
 
 
-def test_a_decoder_goes_on_from_where_it_was_rewound_to() -> None:
-    with tercet.load(DECODERS[-1]) as model, static(model) as decoder:
+def test_a_decoder_goes_on_from_where_it_was_rewound_to(
+    on_numpy: OnNumpy,
+) -> None:
+    with static(on_numpy(DECODERS[-1])) as decoder:
         tokens, scores = said(decoder, 12)
         assert decoder.rewind(4 + 5) == 9
         again = decoder.step(np.array([tokens[5:6]], np.int64))
         np.testing.assert_array_equal(again[0, -1], scores[6])
 
 
-def test_no_more_positions_than_there_is_room_for() -> None:
-    with tercet.load(DECODERS[-1]) as model, static(model, 8) as decoder:
+def test_no_more_positions_than_there_is_room_for(on_numpy: OnNumpy) -> None:
+    with static(on_numpy(DECODERS[-1]), 8) as decoder:
         said(decoder, 5)
         with pytest.raises(tercet.InputError, match="9 positions; the caches have room for 8"):
             decoder.step(PROMPT[:, :1])
@@ -234,9 +230,7 @@ def test_prompts_of_many_lengths_take_few_plans() -> None:
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_scores_of_one_position_are_those_of_all(
-    path: Path, on_numpy: Callable[[Path], tercet.Model]
-) -> None:
+def test_scores_of_one_position_are_those_of_all(path: Path, on_numpy: OnNumpy) -> None:
     ids = np.arange(10).reshape(2, 5) % 20
     rows = np.array([4, 2])
     model = on_numpy(path)
@@ -273,9 +267,7 @@ def test_a_prompt_computes_the_scores_of_one_position() -> None:
         assert "GatherND" not in {node.kind for node in decoder.store.program(1).graph.nodes}
 
 
-def test_sequences_of_a_batch_are_filled_up(
-    subtests: pytest.Subtests, on_numpy: Callable[[Path], tercet.Model]
-) -> None:
+def test_sequences_of_a_batch_are_filled_up(subtests: pytest.Subtests, on_numpy: OnNumpy) -> None:
     ids = np.arange(10).reshape(2, 5) % 20
     for path in DECODERS:
         model = on_numpy(path)
@@ -298,9 +290,7 @@ def test_sequences_of_a_batch_are_filled_up(
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_the_last_position_that_there_is_room_for(
-    path: Path, on_numpy: Callable[[Path], tercet.Model]
-) -> None:
+def test_the_last_position_that_there_is_room_for(path: Path, on_numpy: OnNumpy) -> None:
     model = on_numpy(path)
     plain = passed_decoder(model, DecoderLayout.of(model.imported), 1, 8)
     with static(model, 8) as decoder:
@@ -309,7 +299,7 @@ def test_the_last_position_that_there_is_room_for(
 
 
 @pytest.mark.parametrize("path", DECODERS, ids=name_of)
-def test_room_for_a_single_position(path: Path, on_numpy: Callable[[Path], tercet.Model]) -> None:
+def test_room_for_a_single_position(path: Path, on_numpy: OnNumpy) -> None:
     model = on_numpy(path)
     layout = DecoderLayout.of(model.imported)
     with passed_decoder(model, layout, 1, 1) as plain, static(model, 1) as decoder:
