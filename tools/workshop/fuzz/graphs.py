@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from ....runtime.ir.types import Array
 from .draws import DRAWS
+from .draws_attributes import RARE
 from .draws_bodies import BODIES
 from .draws_types import TYPE_DRAWS
 from .growing import Maker, RandomGraph, captured
@@ -32,7 +33,7 @@ MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
 }
 EVERYTHING: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (DRAWS, TYPE_DRAWS, BODIES)
+    for makers in (DRAWS, TYPE_DRAWS, BODIES, RARE)
     for maker in makers
 }
 #: Sizes at which kernels have edges, and sizes that tensor cores like.
@@ -52,6 +53,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **MOVES}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **SCANS, **VOLUMES}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **COUNTS}),
+    (3, {**{maker: often / 4 for maker, often in DRAWS.items()}, **RARE}),
 )
 
 
