@@ -10,6 +10,7 @@ from tercet.runtime.ir.types import Array
 from tercet.tools.common.nested import flat
 from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.operators import ancestries, decisions
+from tercet.tools.verdict.overflow import OVERFLOWS
 from tercet.tools.verdict.retrace import Retrace
 from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
 
@@ -157,3 +158,24 @@ def test_infinite_inputs_overflow_nothing(wrong: float) -> None:
     assert judge.agreement("y", right, found).verdict == "ok"
     found[1] = wrong
     assert judge.agreement("y", right, found).verdict == "MISMATCH"
+
+
+EXPONENTIALS = """<ir_version: 9, opset_import: ["" : 18]>
+g (float16[4, 64] x) => (float16[4, 64] y) <int64[1] axis = {1}> {
+  e = Exp (x)
+  s = ReduceSum (e, axis)
+  y = Div (e, s)
+}"""
+
+
+@pytest.mark.parametrize("order", [("numpy", "onnxruntime"), ("onnxruntime", "numpy")])
+def test_zeros_that_an_overflow_leaves_are_no_inputs_that_are_read_once(
+    order: tuple[str, str],
+) -> None:
+    """They are the same for all inputs, where sums are stored in float16."""
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    x = 3 * np.random.default_rng(1).standard_normal((4, 64)) + 6
+    found = tercet.compare(EXPONENTIALS, order, {"x": x.astype(np.float16)}, repeat=1)
+    (output,) = found.results[1].agreements
+    assert output.verdict == "inconclusive"
+    assert OVERFLOWS in output.reason

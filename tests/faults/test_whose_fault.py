@@ -52,6 +52,14 @@ class _Unsteady(FilePlayer):
         return {name: data + default_rng().random(data.shape) for name, data in found.items()}
 
 
+class _Together(BackendPlayer):
+    """Computes something else if it computes more than one node."""
+
+    def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
+        found: dict[str, Any] = super().run(graph, feeds)
+        return {n: data + 1 if len(graph.nodes) > 1 else data for n, data in found.items()}
+
+
 def wrong_norm() -> Player:
     numpy = open_player("numpy")
     assert isinstance(numpy, BackendPlayer)
@@ -103,6 +111,17 @@ def test_a_runner_that_is_wrong_in_every_run_in_another_way_is_named(
     assert "run 2 of onnxruntime gave something else than the first" in output.reason
     behind = ", with onnxruntime as the second runner," in output.reason
     assert behind == (order[0] == "onnxruntime")
+
+
+def test_a_step_that_the_reference_alone_computes_alike_is_not_wrong() -> None:
+    numpy = open_player("numpy")
+    assert isinstance(numpy, BackendPlayer)
+    players: list[str | Player] = [_Together("other", numpy.backends), "onnx.reference"]
+    found = compare_layers(HIDDEN, players, FEEDS, optimise=False)
+    assert [layer.verdict for layer in found.layers] == ["inconclusive"] * 3
+    (first, *_) = found.layers
+    assert first.worst is not None
+    assert first.worst.agreement.reason.startswith("other gives the same alone; ")
 
 
 def test_bisection_names_the_node_where_outputs_are_inconclusive() -> None:

@@ -177,9 +177,39 @@ class LayerMatcher:
         except TercetError as error:
             return _layer(number, nodes, refused=str(error))
         wanted = {name: self._values[name] for name in part.outputs}
-        judge = self._judge(graph, part, feeds)
+        ours, given = self._counterpart(graph, part, feeds)
+        judge = Judge(ours, given, self._runner.precision, own=are_own(*self._players))
         findings = judge.findings(wanted, found)
+        if any(finding.verdict == "wrong" for finding in findings):
+            findings = self._unless_alone(judge, findings, found, ours, given)
         return self._judged(number, nodes, findings, unlike, part.outputs)
+
+    def _unless_alone(
+        self,
+        judge: Judge,
+        findings: Sequence[Finding],
+        found: Mapping[str, HostValue],
+        part: Graph,
+        feeds: Mapping[str, HostValue],
+    ) -> list[Finding]:
+        """Return findings, inconclusive where the reference alone gives what the runner gives.
+
+        In the whole graph it had other values than those that it gave: some that are rounded, or
+        overflow, only where they are stored, or that change from run to run.
+        """
+        reference = self._players[0]
+        try:
+            alone = reference.run(part, feeds)
+        except TercetError:
+            return [*findings]
+        same = {each.agreement.output for each in judge.findings(alone, found) if each.ok}
+        return [
+            replace(each, agreement=replace(each.agreement, verdict="inconclusive", reason=said))
+            if each.verdict == "wrong" and each.agreement.output in same
+            else each
+            for each in findings
+            for said in (f"{reference.name} gives the same alone; {each.agreement.reason}",)
+        ]
 
     def _results(
         self, graph: Graph, feeds: Mapping[str, HostValue]
@@ -210,14 +240,16 @@ class LayerMatcher:
         runs = [unlike[name] for name in names if name in unlike]
         return replace(layer, repeatable=not runs, unlike=min(runs, default=None))
 
-    def _judge(self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]) -> Judge:
-        """Return the judge for a part, based on the corresponding part of the reference."""
-        if graph is not self._graph:
-            known = self._graph.nodes
-            nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
-            part = part_of(self._graph, nodes)
-            feeds = feeds_of(part, self._values)
-        return Judge(part, feeds, self._runner.precision, own=are_own(*self._players))
+    def _counterpart(
+        self, graph: Graph, part: Graph, feeds: Mapping[str, HostValue]
+    ) -> tuple[Graph, Mapping[str, HostValue]]:
+        """Return the part of the reference's graph that corresponds to one, and its inputs."""
+        if graph is self._graph:
+            return part, feeds
+        known = self._graph.nodes
+        nodes = [n for n in known if any(v.name in part.outputs for v in n.outputs)]
+        ours = part_of(self._graph, nodes)
+        return ours, feeds_of(ours, self._values)
 
     def inside(self, graph: Graph, nodes: Sequence[Node]) -> Inside | None:
         """Return the first body of a step that goes wrong, on the reference's values.

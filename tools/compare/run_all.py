@@ -250,7 +250,8 @@ class Race:
 
     def judge_later(self) -> None:
         """Judge later runs of the same inputs that gave other bits; the worse verdict counts."""
-        if self._bounds is None:
+        bounds = self._bounds
+        if bounds is None:
             return
         reference, *others = self.entries
         draws = draws_of(self._model.imported)
@@ -261,7 +262,7 @@ class Race:
             number, outputs = later
             results = {each: self.entries[each].outputs for each in (reference, name)}
             wanted, found = {**results, again: outputs}.values()
-            compare, entry = self._comparing(self._bounds, name), self.entries[name]
+            compare, entry = self._comparing(bounds, name), self.entries[name]
             for place, old in enumerate(entry.agreements):
                 output = old.output
                 if output in draws or output not in wanted or output not in found:
@@ -276,17 +277,20 @@ class Race:
                     entry.agreements[place] = replace(old, reason=f"{said}; {old.reason}; {where}")
 
         for name in others:
-            self._judge_others(reference, name, draws.keys())
+            self._judge_others(bounds, reference, name, draws.keys())
 
-    def _judge_others(self, reference: str, name: str, random: Set[str]) -> None:
+    def _judge_others(self, bounds: Bounds, reference: str, name: str, random: Set[str]) -> None:
         """Note outputs that other inputs change on one runner alone, or to something else."""
         entry, pair = self.entries[name], [self.entries[each] for each in (reference, name)]
         outputs = [found.output for found in entry.agreements if found.output not in random]
         for one in pair:
             one.run_others(self.inputs.arrays)
         for place, old in enumerate(entry.agreements):
-            changes = _changes([one.both(old.output) for one in pair if old.output in outputs])
-            if sorted(map(str, changes)) == ["False", "True"]:
+            found = [one.both(old.output) for one in pair if old.output in outputs]
+            changes = _changes(found)
+            if _differ(changes):  # zeros that an overflow leaves are the same whatever is read
+                changes = _changes(found, bounds.overflows(old.output))
+            if _differ(changes):
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
                 entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
@@ -418,7 +422,14 @@ class Race:
             entry.runner.close()
 
 
-def _changes(found: Sequence[tuple[Array, Array] | None]) -> list[bool | None]:
+def _differ(changes: Sequence[bool | None]) -> bool:
+    """Whether other inputs change what one of two runners gives, and not what the other gives."""
+    return sorted(map(str, changes)) == ["False", "True"]
+
+
+def _changes(
+    found: Sequence[tuple[Array, Array] | None], overflows: Array | None = None
+) -> list[bool | None]:
     """Return whether other inputs change, clearly, what each runner gives.
 
     None is between that and the same bits, and where nothing is known. Only elements count that all
@@ -426,6 +437,7 @@ def _changes(found: Sequence[tuple[Array, Array] | None]) -> list[bool | None]:
 
     Args:
         found: what each runner gave for the inputs and for other ones; None if that is not known.
+        overflows: elements that do not count either.
     """
     everything = [data for pair in found for data in pair or ()]
 
@@ -433,6 +445,8 @@ def _changes(found: Sequence[tuple[Array, Array] | None]) -> list[bool | None]:
         if a.shape != b.shape:
             return True
         finite = np.logical_and.reduce([np.isfinite(c) for c in everything if c.shape == a.shape])
+        if overflows is not None and overflows.shape == a.shape:
+            finite &= ~overflows
         if not finite.any():
             return None
         a, b = a[finite], b[finite]

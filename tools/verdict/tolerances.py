@@ -157,6 +157,17 @@ class Bounds:
         """
         return Retrace(self._graph, self._feeds, precision, self.decisions, taken)
 
+    def overflows(self, output: str) -> Array | None:
+        """Return which elements change where numbers beyond their dtype's range are infinite.
+
+        None if that is not known.
+        """
+        judge = self._judge("float32", own=False)
+        exact, stored = judge.exact.get(output), judge.overflown.get(output)
+        if exact is None or stored is None or exact.shape != stored.shape:
+            return None
+        return (exact != stored) & ((exact == exact) | (stored == stored))
+
     def error(self, outputs: Mapping[str, Array]) -> float | None:
         """Return the maximum relative L2 distance from float64; None if that was not run."""
         judge = next(iter(self._judges.values()), None)
