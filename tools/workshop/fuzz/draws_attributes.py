@@ -8,7 +8,7 @@ import numpy as np
 
 from .growing import FLOAT, Maker, RandomGraph
 
-_SLOPES: dict[str, tuple[dict[str, float], ...]] = {
+_SLOPES: dict[str, tuple[dict[str, Any], ...]] = {
     "LeakyRelu": ({"alpha": 0.3}, {"alpha": 0.0}, {"alpha": -0.5}),
     "Elu": ({"alpha": 0.5}, {"alpha": 2.0}),
     "Selu": ({}, {"alpha": 1.2, "gamma": 0.7}),
