@@ -71,6 +71,9 @@ def sources(top: Value, reach: int = _REACH) -> Iterator[tuple[Value, frozenset[
 
     Each comes with the nodes in between, at most `reach`, all of which are followed.
     """
+    only = _on_the_way(top, reach)
+    if only is not None and all(_between(top, value, reach) is None for value in only):
+        return
     near, order = {top: 0}, [top]
     for value in order:
         node = value.producer
@@ -83,10 +86,30 @@ def sources(top: Value, reach: int = _REACH) -> Iterator[tuple[Value, frozenset[
         if len(order) > reach:
             break
     for value in order[1:]:
-        if shape_of(value) == shape_of(top):
+        if (only is None or value in only) and shape_of(value) == shape_of(top):
             nodes = _between(top, value, reach)
             if nodes is not None:
                 yield value, nodes
+
+
+def _on_the_way(top: Value, reach: int) -> list[Value] | None:
+    """Return tensors of which one is any source, as no other way leads to what is not followed.
+
+    None if all ways fork. So in a residual network each sum has few sources, and not all before it.
+    """
+    for value in () if top.producer is None else top.producer.distinct_reads:
+        way = [value]
+        while len(way) <= reach:
+            node = way[-1].producer
+            if way[-1].data is None and (node is None or not is_followed(node)):
+                return way
+            read = () if node is None else (v for v in node.distinct_reads if v.data is None)
+            match tuple(read):
+                case (single,):
+                    way.append(single)
+                case _:
+                    break
+    return None
 
 
 def _between(top: Value, source: Value, reach: int) -> frozenset[Node] | None:
