@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from html import escape
 
 from ..text import printable
 
@@ -24,6 +23,8 @@ class Shown(ABC):
         return one_line(type(self).__name__, self._about())
 
     def _repr_html_(self) -> str:
+        from html import escape  # which imports the names of all entities
+
         return f'<pre style="{_STYLE}">{escape(str(self))}</pre>'
 
 

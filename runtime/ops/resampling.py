@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from math import floor
 
 import numpy as np
@@ -69,6 +68,8 @@ def axes_of(
         factors = [float(np.float32(s)) for s in scales]
         lengths = [old[a] * factor for a, factor in zip(places, factors, strict=True)]
     else:
+        from fractions import Fraction  # which imports decimal
+
         wanted = () if sizes is None else sizes.tolist()
         ratios = [Fraction(size, old[a]) for a, size in zip(places, wanted, strict=True)]
         if op.keep_aspect_ratio_policy != "stretch":

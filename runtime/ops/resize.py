@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import cast
 
 import numpy as np
@@ -116,6 +115,8 @@ class Resize(Op):
             return (None,) * len(dims)
         if min(known, default=1) < 1:
             raise ShapeError(f"sizes={sizes} of axes {dims}; every size must be positive")
+        from fractions import Fraction  # which imports decimal
+
         pairs = zip(cast(tuple[int, ...], dims), cast(tuple[int, ...], sizes), strict=True)
         ratios = [Fraction(size, old) for old, size in pairs]
         smallest = self.keep_aspect_ratio_policy == "not_larger"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import suppress
 from dataclasses import field
 from functools import partial
-from html import escape
 from sys import is_finalizing
 from typing import Any, cast
 
@@ -170,6 +169,8 @@ class Model(Closable):
 
     def _repr_html_(self) -> str:
         """Return an HTML table of inputs and outputs for notebooks."""
+        from html import escape  # which imports the names of all entities
+
         ends = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
         rows = "".join(
             f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
