@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tercet
 from tercet.backends.numpy.engine import thread_pool
+from tercet.backends.numpy.ops import matmul
 
 from .graphs import Array, model, node, random
 
@@ -20,6 +22,7 @@ PRODUCTS = {
     "rows of few stacks": ((2, 1500, 100), (2, 1500, 300), (2, 300, 100)),
     "columns of few stacks": ((2, 100, 1500), (2, 100, 300), (2, 300, 1500)),
     "rows of stacks of stacks": ((2, 3, 900, 100), (2, 3, 900, 300), (300, 100)),
+    "columns of many stacks": ((1, 40, 7, 900), (1, 40, 7, 500), (500, 900)),
 }
 
 
@@ -56,3 +59,26 @@ def test_cut_products(
         got = fused.run(inputs)["y"]
     want = np.maximum(product + addend, 0)
     assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+    ("addend", "rows"), [((1,), (280, 5)), ((9,), (280, 5)), ((7, 1), (40, 7, 5)), ((), (280, 5))]
+)
+def test_stacks_that_share_a_matrix_are_one_product(
+    addend: tuple[int, ...], rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def recorded(a: Array, *others: Any, **options: Any) -> Any:
+        seen.append(a.shape)
+        return kept(a, *others, **options)
+
+    kept = matmul.recorded
+    monkeypatch.setattr(matmul, "recorded", recorded)
+    inputs, b = {"a": random(40, 7, 5)}, random(5, 9)
+    nodes = (node("MatMul", ["a", "b"], "p"), node("Add", ["p", "k"], "y"))
+    constants = {"b": b, "k": random(*addend)}
+    with tercet.load(model(nodes, inputs, constants)) as fused:
+        got = fused.run(inputs)["y"]
+    assert set(seen) == {rows}
+    np.testing.assert_allclose(got, inputs["a"] @ b + constants["k"], rtol=1e-5, atol=1e-5)

@@ -16,7 +16,7 @@ from ....runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
-from ..engine.blocking import Block, cut
+from ..engine.blocking import Block, Frame, cut
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import builder, kernel
@@ -71,10 +71,17 @@ class _Product:
         if isinstance(op, Gemm):
             a, b = a.T if op.transA else a, b.T if op.transB else b
         out = bound[self.chain.output]
-        sums = out if self.sums is None else bound.scratch(self.sums, self.dims)
-        boxes = list(self._boxes(a, b))
-        frame = self.chain.frame(*self._joined(boxes[0]))
+        if self._is_flat(a, b, out):
+            a, out = a.reshape(-1, a.shape[-1]), out.reshape(-1, out.shape[-1])
+        dims, last = out.shape, len(self.dims) - 1
+        sums = out if self.sums is None else bound.scratch(self.sums, dims)
+        boxes = list(self._boxes(a, b, dims))
+        merged = _joined(boxes[0], dims)
+        if len(dims) < len(self.dims):
+            merged = tuple((0, last)[: len(starts)] for starts in merged)
+        frame = self.chain.frame(*merged)
         finish = self.chain.finish(frame, bound)
+        place = frame if len(dims) > last else Frame(dims, (0, 1)[: len(frame.starts)])
         tapes: list[Tape] = []
         for box in boxes:
             tape: Tape = [_multiply(a, b, sums, box, is_fixed=self.b.is_constant)]
@@ -83,39 +90,36 @@ class _Product:
             if sums is not out:
                 tape.append(partial(store, out, sums))
             if out.size:
-                finish(tape, frame.block(box) if box else tuple(map(slice, frame.shape)))
+                finish(tape, place.block(box) if box else tuple(map(slice, frame.shape)))
             tapes.append(tape)
         return tapes
 
-    def _boxes(self, a: Array, b: Array) -> Iterator[Block]:
+    def _is_flat(self, a: Array, b: Array, out: Array) -> bool:
+        """Whether stacks of rows, all multiplied by one matrix, are rows of one product."""
+        last = len(self.dims) - 1
+        if b.ndim != 2 or last < 2 or not (a.flags.c_contiguous and out.flags.c_contiguous):
+            return False
+        return len(self.chain.frame((0, last)).starts) == 2
+
+    def _boxes(self, a: Array, b: Array, dims: tuple[int, ...]) -> Iterator[Block]:
         """Yield the parts of the result: some stacks, rows or columns."""
-        whole = tuple(slice(0, size) for size in self.dims)
+        whole = tuple(slice(0, size) for size in dims)
         calls = 1 + self.chain.calls
-        nanoseconds = prod(self.dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
+        nanoseconds = prod(dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
         wanted = blocks_worth(nanoseconds, self.workers)
         if wanted < 2 or a.ndim < 2 or b.ndim < 2:
             yield whole
             return
-        stacks, rows, columns = self.dims[0], *self.dims[-2:]
+        stacks, rows, columns = dims[0], *dims[-2:]
         axis = 0
-        if len(self.dims) == 2 or stacks < self.workers:
-            axis = len(self.dims) - (1 if columns >= rows else 2)
+        if len(dims) == 2 or stacks < self.workers:
+            axis = len(dims) - (1 if columns >= rows else 2)
         # BLAS sums whole groups of rows or columns in one order and what is left over in another:
         # blocks of whole groups make a product independent of how it is cut.
-        size = self.dims[axis]
+        size = dims[axis]
         bounds = {min(size, -(-size * i // wanted // GROUP) * GROUP) for i in range(wanted + 1)}
         for start, stop in pairwise(sorted(bounds)):
             yield (*whole[:axis], slice(start, stop), *whole[axis + 1 :])
-
-    def _joined(self, box: Block) -> tuple[tuple[int, ...], ...]:
-        """Return which axes may be merged, coarse first, so that boxes are contiguous in each."""
-        last = max(1, len(self.dims) - 1)
-        parts = (part.stop - part.start for part in box)
-        whole = [part == size for part, size in zip(parts, self.dims, strict=True)]
-        axis = 0 if all(whole) else whole.index(False)
-        if axis == 0:
-            return (0,), (0, last)
-        return ((0, last),) if axis == last else ((0, axis), (0, axis, last))
 
     def _add(self, tape: Tape, op: Gemm, bound: Bound, sums: Array, box: Block) -> None:
         if op.alpha != 1:
@@ -133,6 +137,17 @@ class _Product:
             tape.append(lambda: np.add(sums, addend * op.beta, out=sums, casting="same_kind"))
         else:
             tape.append(partial(np.add, sums, addend, out=sums))
+
+
+def _joined(box: Block, dims: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return which axes may be merged, coarse first, so that boxes are contiguous in each."""
+    last = max(1, len(dims) - 1)
+    parts = (part.stop - part.start for part in box)
+    whole = [part == size for part, size in zip(parts, dims, strict=True)]
+    axis = 0 if all(whole) else whole.index(False)
+    if axis == 0:
+        return (0,), (0, last)
+    return ((0, last),) if axis == last else ((0, axis), (0, axis, last))
 
 
 def _multiply(

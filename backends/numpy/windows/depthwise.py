@@ -134,7 +134,8 @@ class Depthwise(ConvAlgorithm):
         high, wide = self.window.output
         copies = self.window.kernel[1] * len(self.phases)
         row = (copies + self.filters) * wide * self.dtype.itemsize
-        self.boxes = list(blocks((high, wide), max(1, COPIES // row) * wide))
+        limit = max(1, COPIES // row) * wide
+        self.boxes = list(blocks((high, wide), limit, self.workers))
         wanted = blocks_worth(self.nanoseconds, self.workers)
         share = -(-self.channels * self.x.tensor.dims[0] * len(self.boxes) // wanted)
         fits = COPIES // (row * lengths(self.boxes[0])[0])
