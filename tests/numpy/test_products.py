@@ -82,3 +82,9 @@ def test_stacks_that_share_a_matrix_are_one_product(
         got = fused.run(inputs)["y"]
     assert set(seen) == {rows}
     np.testing.assert_allclose(got, inputs["a"] @ b + constants["k"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [((5, 1), (1, 7)), ((3, 1, 1), (3, 1, 9)), ((2, 6, 1), (1, 4))])
+def test_products_of_one_term(dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (random(*each) for each in dims)
+    np.testing.assert_array_equal(tercet.run_op("MatMul", a, b), a * b)

@@ -8,6 +8,7 @@ from math import erfc, sqrt
 import numpy as np
 import pytest
 
+import tercet
 from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE
 from tercet.backends.numpy.numerics.special import erf
 from tercet.runtime.ir.op import Op
@@ -67,3 +68,15 @@ def test_in_place(op: Op, dtype: type) -> None:
     function(x, out=apart)
     function(inside, out=inside)
     assert np.array_equal(apart, inside)
+
+
+@pytest.mark.parametrize("exponent", [-3.0, -2.0, -1.0, 3.0, 4.0, 5.0, 0.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_whole_powers_of_negative_numbers(exponent: float, dtype: str) -> None:
+    values = [-np.inf, -3.5, -1, -0.0, 0.0, 0.25, 2, np.inf, np.nan]
+    x, e = np.array(values * 3, dtype), np.array(exponent, dtype)
+    with np.errstate(all="ignore"):
+        want = np.power(x.astype(np.float64), exponent).astype(dtype)
+    found = tercet.run_op("Pow", x, e)
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(want))
+    np.testing.assert_allclose(found, want, rtol=2e-3 if dtype == "float16" else 1e-6)

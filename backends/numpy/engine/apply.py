@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,9 @@ from .step import Bound, HostStep, Tape
 
 #: Elements per block for several calls, sized for the L2 cache.
 BLOCK = 1 << 15
+#: Bytes between elements that collide in the cache, those of a copy from which that matters, and
+#: how many such elements are copied together.
+CLASH, CLASHING, TOGETHER = 1 << 11, 1 << 17, 16
 
 
 def elementwise_claim(chain: Chain) -> Claim:
@@ -109,7 +112,12 @@ def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
     targets = [bound.get(value) for value in node.outputs]
     if kernel.views and all(v is None or v.is_constant for v in node.inputs[1:]):
         pairs = zip(targets, _as_tuple(kernel.function(node.op, *arrays)), strict=False)
-        return [partial(np.copyto, target, view) for target, view in pairs if target is not None]
+        return [
+            partial(np.copyto, *each)
+            for target, view in pairs
+            if target is not None
+            for each in _pieces(target, view)
+        ]
 
     def run() -> None:
         results = kernel.function(node.op, *arrays)
@@ -120,6 +128,22 @@ def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
                 np.copyto(target, result)
 
     return [run]
+
+
+def _pieces(target: Array, view: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the parts to copy one after the other.
+
+    Elements that are next to each other in the result and a multiple of `CLASH` bytes apart in the
+    source share few sets of the cache: those next to them have left it when they are copied. So no
+    more of them are visited at a time than a set holds.
+    """
+    count, apart = (view.shape[-1], view.strides[-1]) if view.ndim else (0, 0)
+    if view.nbytes < CLASHING or not apart or apart % CLASH:
+        yield target, view
+        return
+    for first in range(0, count, TOGETHER):
+        some = (..., slice(first, first + TOGETHER))
+        yield target[some], view[some]
 
 
 def call(

@@ -77,13 +77,24 @@ def power(x: Array, y: Array, *, out: Array) -> None:
         if exponent in _POWERS:
             _POWERS[exponent](base, out=out)
             return
+        if exponent.is_integer():  # a negative base takes a hundred times as long
+            size = np.abs(base)
+            np.power(size, exponent, out=size)
+            store(out, np.copysign(size, base) if exponent % 2 else size)
+            return
     store(out, np.power(base, y.astype(float64 if base.dtype == float64 else float32)))
 
 
+def _cube(x: Array, *, out: Array) -> None:
+    np.multiply(np.square(x), x, out=out)
+
+
 _POWERS: dict[float, Function] = {
+    -1.0: np.reciprocal,
     0.5: np.sqrt,
     1.0: np.positive,
     2.0: np.square,
+    3.0: _cube,
 }
 
 

@@ -74,6 +74,8 @@ def recorded(a: Array, b: Array, out: Array, *, is_fixed: bool = False) -> Calla
         return recorded(a[np.newaxis], b, out[..., np.newaxis, :])
     if a.dtype != out.dtype or b.dtype != out.dtype:
         return partial(_multiply_widened, a, b, out)
+    if a.shape[-1] == 1:
+        return partial(np.multiply, a, b, out)
     if _needs_margins(a, b):
         return margins.recorded(a, b, out, is_fixed=is_fixed)
     rows, columns = _grain(a, b)
