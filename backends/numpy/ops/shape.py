@@ -75,4 +75,5 @@ def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> Non
     distance = columns - rows
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     kept = distance >= diagonal if op.upper else distance <= diagonal
-    np.copyto(out, np.where(kept, x, blank(x.dtype)))
+    np.copyto(out, x)
+    np.copyto(out, np.array(blank(x.dtype), x.dtype), where=~kept)
