@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -83,7 +85,8 @@ def test_loops_at_random(seed: int) -> None:
 def test_a_loop_in_a_loop_is_one_step() -> None:
     source = parse_model(HEADER + INNER)
     feeds = {"x": vector(3)}
-    (expected,) = onnxruntime.InferenceSession(source.SerializeToString()).run(None, feeds)
+    session = onnxruntime.InferenceSession(source.SerializeToString())
+    expected: Any = session.run(None, feeds)[0]
     with tercet.load(source, backend="numpy") as model:
         np.testing.assert_allclose(model.run(feeds)["all"], expected, rtol=1e-6)
         assert len(_loops(model)) == 2

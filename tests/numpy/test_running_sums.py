@@ -18,8 +18,7 @@ def test_as_numpy_in_float64(
     shape: tuple[int, ...], axis: int, dtype: str, exclusive: int, reverse: int
 ) -> None:
     x = np.random.default_rng(2).integers(-9, 9, shape).astype(dtype)  # all sums are exact
-    way = {"exclusive": exclusive, "reverse": reverse}
-    found = tercet.run_op("CumSum", x, np.array(axis), **way)
+    found = tercet.run_op("CumSum", x, np.array(axis), exclusive=exclusive, reverse=reverse)
     wide = np.flip(x, axis) if reverse else x
     want = np.cumsum(wide.astype(np.float64), axis)
     want = want - wide if exclusive else want

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -45,7 +47,8 @@ def test_as_onnxruntime(name: str, has_bias: bool, monkeypatch: pytest.MonkeyPat
     x = random(*shape)
     nodes = [node("Conv", ["x", *constants], "c", **attributes), node("Relu", "c", "y")]
     proto = model(nodes, {"x": x}, constants)
-    (wanted,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    wanted: Any = session.run(None, {"x": x})[0]
     with tercet.load(proto) as loaded:
         assert [row.kernel for row in loaded.placement() if "taps" in row.kernel]
         for _ in range(2):
