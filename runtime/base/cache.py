@@ -100,7 +100,7 @@ class Cache:
                 try:
                     _keys[self.key_folder] = _key_in(self.key_folder)
                 except (OSError, ValueError) as error:
-                    _warn(self.folder, f"the key of the cache cannot be had: {error}")
+                    _warn(self.folder, f"the key of the cache cannot be used: {error}")
                     return None
             return _keys[self.key_folder]
 

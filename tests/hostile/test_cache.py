@@ -138,7 +138,7 @@ def test_a_key_behind_a_link_is_not_used(cache: Cache, tmp_path: Path) -> None:
     (tmp_path / "planted").write_bytes(bytes(32))
     (tmp_path / "planted").chmod(0o600)
     (cache.key_folder / "key").symlink_to(tmp_path / "planted")
-    with pytest.warns(PerformanceWarning, match="key of the cache cannot be had"):
+    with pytest.warns(PerformanceWarning, match="key of the cache cannot be used"):
         cache.write("a", PAYLOAD)
 
 

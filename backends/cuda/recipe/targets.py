@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import field
 
+from ....runtime.base.arguments import refused
 from ....runtime.base.record import record
-from ....runtime.errors import UsageError, did_you_mean
+from ....runtime.errors import did_you_mean
 
 #: Bytes of shared memory that CUDA takes for itself in every block.
 RESERVED = 1024
@@ -106,9 +107,7 @@ def named_target(text: str) -> Target:
         meant = (arch for gpu, arch in _GPUS.items() if gpu in text.lower())
         own = next(meant, "")
         hint = f"; did you mean '{own}'?" if own else did_you_mean(arch, TARGETS)
-        raise UsageError(
-            f"target '{text}' is not one of {', '.join(TARGETS)}{hint} (sm_86:46 is one with 46 "
-            "multiprocessors)"
-        )
+        expected = f"one of {', '.join(TARGETS)}{hint} (sm_86:46 is one with 46 multiprocessors)"
+        raise refused("target", text, expected)
     processors = int(match[2]) if match[2] else known.processors
     return Target(known.arch, processors, known.shared)
