@@ -195,8 +195,9 @@ def _show_legend(console: Console, comparison: Comparison) -> None:
     console.print()
     console.print(
         Text(
-            "max rel: max abs by the greatest magnitude of the reference. "
-            f"rounding: the most that it may cost an element, {_bounds_text(comparison)}. cold: "
+            "max rel: max abs divided by the largest magnitude of the reference. "
+            "rounding: the largest difference that it may cause in an element, "
+            f"{_bounds_text(comparison)}. cold: "
             "first run after loading. steady: median of later runs, interleaved, arrays in to "
             "arrays out.",
             "dim",
@@ -209,7 +210,7 @@ def _bounds_text(comparison: Comparison) -> str:
     origins = {f.tolerance.origin for r in comparison.results for f in r.agreements}
     said = {
         "float64": "measured in float64",
-        "dtype": "as the dtype has it",
-        "given": "as --rtol and --atol say",
+        "dtype": "by its dtype",
+        "given": "given by rtol and atol",
     }
     return ", or ".join(text for origin, text in said.items() if origin in origins)

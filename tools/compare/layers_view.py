@@ -94,7 +94,7 @@ def _add_row(table: Table, layer: Layer) -> None:
         Text(layer.operators),
         _number(worst.agreement.max_abs),
         _number(worst.agreement.tolerance.absolute),
-        _number(layer.excess),
+        "-" if layer.excess != layer.excess else f"{layer.excess:.2g}",
         Text(layer.verdict, _STYLES.get(layer.verdict, "")),
     )
 
@@ -117,8 +117,8 @@ def _show_counts(console: Console, found: Layers) -> None:
         )
     console.print(
         Text(
-            "rounding: the most that it may cost an element, measured in float64. excess: the "
-            "greatest difference by what rounding may cost there.",
+            "rounding: the largest difference that rounding may cause in an element, measured in "
+            "float64. excess: the largest ratio of a difference to that of its element.",
             "dim",
         )
     )
