@@ -216,7 +216,9 @@ def _bias(a: Array, b: Array, spread: RoundingSpread, evidence: Evidence) -> str
 
 def _at_most(excess: float) -> str:
     """Tell how many times; without a number where rounding moves next to nothing."""
-    return f", at most {excess:.3g} times" if excess < _COUNTABLE else ", which is next to nothing there"
+    if excess < _COUNTABLE:
+        return f", at most {excess:.3g} times"
+    return ", which is next to nothing there"
 
 
 def _measured(apart: Array, spread: RoundingSpread) -> Ruling:
