@@ -191,7 +191,7 @@ def test_wrong_usage(tercet: Tercet) -> None:
     one = ("bench", "adder.onnx", "-b", "numpy", *QUICK)
     for more, words in (
         (("--batch", "two"), "--batch two: expected whole numbers"),
-        (("--batch", "0"), "they are 1 or more"),
+        (("--batch", "0"), "--batch 0: expected whole numbers >= 1"),
         (("--assert-p50", "5 parsecs"), "is not a duration such as 5ms"),
         (("--assert-p50", "nump=5ms"), "did you mean 'numpy'"),
         (("--assert-ratio", "2"), "needs --compare"),

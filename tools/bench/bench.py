@@ -25,8 +25,8 @@ import numpy as np
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends.numpy.numerics import blas
-from ...runtime.base.arguments import instance, number, optional, whole, words
-from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError
+from ...runtime.base.arguments import instance, number, optional, refused, whole, words
+from ...runtime.errors import BackendUnavailable, UnsupportedError
 from ...runtime.options import OPTION_RULES, Options
 from ...runtime.session.model import Model
 from ..common.console import Say, silent
@@ -101,11 +101,13 @@ class Schedule:
     passes: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("batches", "concurrency"):
-            if any(number is not None and number < 1 for number in getattr(self, name)):
-                raise UsageError(f"{name} {getattr(self, name)}: they are 1 or more")
-        if not (self.duration > 0 and self.warm_up >= 0):  # nor NaN
-            raise UsageError("a duration is more than 0 seconds, a warm-up 0 or more")
+        for name, numbers in (("batch", self.batches), ("concurrency", self.concurrency)):
+            if any(number is not None and number < 1 for number in numbers):
+                raise refused(name, numbers, "whole numbers >= 1")
+        if not self.duration > 0:  # nor NaN
+            raise refused("duration", self.duration, "a number of seconds > 0")
+        if not self.warm_up >= 0:
+            raise refused("warm_up", self.warm_up, "a number of seconds >= 0")
 
 
 def _precisions(name: str, value: Any) -> tuple[str, ...]:
