@@ -96,6 +96,20 @@ _NAMES = {
         "DecoderMaskedSelfAttention DecoderAttention"
     ),
 }
+#: By name, of what converters leave without a domain.
+_LEFT = {
+    name: text
+    for text, names in {
+        "it takes as many steps as its numbers need, and ONNX has no such operator; compute it "
+        "before the export, or define this one (operators=, --operators)": (
+            "Eig Lu MatrixExponential MatrixLogarithm MatrixSquareRoot Qr SelfAdjointEigV2 Svd "
+            "TridiagonalSolve"
+        ),
+        "a branch that the converter did not recognize; write tf.switch_case and tf.case as "
+        "tf.cond": "Merge RefMerge RefSwitch Switch _SwitchN",
+    }.items()
+    for name in names.split()
+}
 #: Parts of names of such operators, which training has by the hundred.
 _TRAINS = re.compile("Grad|Optimizer|Training$")
 #: How names of plugins end.
@@ -127,10 +141,10 @@ def recipe(domain: str, name: str, producer: str = "") -> str:
     if not domain and name.startswith(PLUGIN):
         domain = TENSORRT
     if not domain and producer and not onnx.defs.has(name):
-        return (
+        return _LEFT.get(name) or (
             f"ONNX has no such operator: {producer.split()[0]} left it as it was in the framework; "
-            "write the layer with operators that it converts, or define this one (operators=, "
-            "--operators)"
+            "convert for a newer opset, write the layer with operators that it converts, or define "
+            "this one (operators=, --operators)"
         )
     if not domain and onnx.defs.has(name) and (last := onnx.defs.get_schema(name)).deprecated:
         since = last.since_version
