@@ -364,7 +364,7 @@ def test_bincount() -> None:
     assert found.dtype == np.float32
     found = computed("DenseBincount", numbers, size, none, binary_output=1)
     np.testing.assert_array_equal(found, [[1, 0, 1], [1, 1, 0]])
-    found = computed("DenseBincount", numbers, size, np.float32([[3, 4, 5, 6], [0, 1, 2, 3]]))
+    found = computed("DenseBincount", numbers, size, np.array([[3, 4, 5, 6.0], [0, 1, 2, 3]]))
     np.testing.assert_array_equal(found, [[3, 0, 9], [3, 3, 0]])
     np.testing.assert_array_equal(computed("DenseBincount", numbers[0], size, none), [1, 0, 2])
     weights = np.array([3, 4, 5, 6])

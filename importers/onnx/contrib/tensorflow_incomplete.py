@@ -57,11 +57,12 @@ def betainc(b: NodeBuilder, a: T, c: T, x: T) -> str:
     rest = b.Sub(one, at)
     total = b.Add(first, second)
     is_below = b.LessOrEqual(b.Mul(at, b.Add(total, b.number(2, at))), b.Add(first, one))
-    swapped = [
-        b.Where(is_below, one_way, other)
-        for one_way, other in ((first, second), (second, first), (at, rest), (rest, at))
-    ]
-    found = _beta_part(b, *swapped, total)
+
+    def turned(one_way: str, other: str) -> str:
+        return b.Where(is_below, one_way, other)
+
+    powers = turned(first, second), turned(second, first)
+    found = _beta_part(b, *powers, turned(at, rest), turned(rest, at), total)
     found = b.Where(is_below, found, b.Sub(one, found))
     found = b.Where(b.Equal(at, zero), zero, b.Where(b.Equal(at, one), one, found))
     inside = (b.Greater(first, zero), b.Greater(second, zero), _within(b, at))
