@@ -175,13 +175,13 @@ def _pixels_moved(add: Builder, node: Node, source: Node) -> Value | None:
         return None
     if not before[0] == between[0] == after[0]:
         return None
-    given = _runs(before, between, range(len(between)))
-    wanted = _runs(after, [between[axis] for axis in order], order)
-    if given is None or wanted is None or given[2:] == wanted[2:]:
+    given = _runs(before[1:], between[1:], range(1, len(between)))
+    wanted = _runs(after[1:], [between[axis] for axis in order[1:]], order[1:])
+    if given is None or wanted is None or given[1:] == wanted[1:]:
         return None
-    if given[1] != wanted[1] and not _is_convolved(image):
+    if given[0] != wanted[0] and not _is_convolved(image):
         return None
-    axes, moved = ([0, *g[2], *g[3], *g[1]] for g in (given, wanted))
+    axes, moved = ([0, *height, *width, *own] for own, height, width in (given, wanted))
     rows = add(Transpose(perm=TO_CHANNELS_LAST), image)
     rows = add(Reshape(), rows, add.integers((*_ints(between, *axes),), "cut"))
     rows = add(Transpose(perm=tuple(axes.index(axis) for axis in moved)), rows)

@@ -128,22 +128,25 @@ def test_rows_that_a_product_reads_are_no_pixels() -> None:
     assert_same(graph, after)
 
 
-def unshuffled(g: Graph, x: Value, order: tuple[int, ...] = (0, 1, 3, 5, 2, 4)) -> Value:
+def unshuffled(
+    g: Graph, x: Value, order: tuple[int, ...] = (0, 1, 3, 5, 2, 4), samples: int = N
+) -> Value:
     """Pixels of blocks as channels, as exporters write PixelUnshuffle."""
-    cut = apply(g, Reshape(), x, ints(N, WIDTH, SIDE // 2, 2, SIDE // 2, 2))
+    cut = apply(g, Reshape(), x, ints(samples, WIDTH, SIDE // 2, 2, SIDE // 2, 2))
     y = apply(g, Transpose(perm=order), cut)
-    return apply(g, Reshape(), y, ints(N, 4 * WIDTH, SIDE // 2, SIDE // 2))
+    return apply(g, Reshape(), y, ints(samples, 4 * WIDTH, SIDE // 2, SIDE // 2))
 
 
+@pytest.mark.parametrize("samples", [1, N])
 @pytest.mark.parametrize("order", [(0, 1, 3, 5, 2, 4), (0, 3, 5, 1, 2, 4)])
-def test_pixels_of_blocks_as_channels(order: tuple[int, ...]) -> None:
+def test_pixels_of_blocks_as_channels(order: tuple[int, ...], samples: int) -> None:
     """Between convolutions, one Transpose of rows moves them."""
 
     def build(g: Graph, x: Value) -> Value:
-        y = unshuffled(g, apply(g, Relu(), depthwise(g, x)), order)
+        y = unshuffled(g, apply(g, Relu(), depthwise(g, x)), order, samples)
         return apply(g, Conv(), y, normal(5, 4 * WIDTH, 1, 1))
 
-    graph = make(build, (N, WIDTH, SIDE, SIDE))
+    graph = make(build, (samples, WIDTH, SIDE, SIDE))
     after, _ = optimised(graph)
     first, moved, last = perms(after)
     assert (first, last) == ((0, 2, 3, 1), (0, 3, 1, 2))
@@ -157,4 +160,18 @@ def test_blocks_of_what_is_in_order_stay() -> None:
     graph = make(lambda g, x: apply(g, Relu(), unshuffled(g, x)), (N, WIDTH, SIDE, SIDE))
     after, _ = optimised(graph)
     assert perms(after) == [(0, 1, 3, 5, 2, 4)]
+    assert_same(graph, after)
+
+
+def test_axes_of_one_sample_that_are_no_image_stay() -> None:
+    """Channels last, whose groups are permuted with a side (Vision Permutator)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        cut = apply(g, Reshape(), x, ints(1, SIDE, SIDE, HEADS, SIZE))
+        y = apply(g, Transpose(perm=(0, 3, 2, 1, 4)), cut)
+        return apply(g, Relu(), apply(g, Reshape(), y, ints(1, HEADS, SIDE, SIDE * SIZE)))
+
+    graph = make(build, (1, SIDE, SIDE, WIDTH))
+    after, _ = optimised(graph)
+    assert perms(after) == [(0, 3, 2, 1, 4)]
     assert_same(graph, after)
