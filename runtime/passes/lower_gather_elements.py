@@ -191,4 +191,5 @@ def _kinds(
     same = (
         None not in wanted and indices[axis] == wanted[axis] and indices[:batch] == wanted[:batch]
     )
-    return (batch, index, own) if own and same else None
+    are_slices = any(each > axis or wanted[each] != 1 for each in own)
+    return (batch, index, own) if are_slices and same else None

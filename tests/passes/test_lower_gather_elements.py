@@ -146,6 +146,7 @@ def test_numbers_of_edges() -> None:
         ((9, 4), (9, 1), "9,4", 1),  # nothing is behind
         ((3, 9, 4), (2, 5, 1), "2,5,4", 1),  # of some samples only
         ((2, 3, 9), (2, 3, 5), "2,3,5", 2),  # numbers, not slices
+        ((1, 9), (1, 5), "1,5", 1),  # numbers of a row
     ],
 )
 def test_what_stays(x: tuple[int, ...], i: tuple[int, ...], e: str, axis: int) -> None:
