@@ -16,8 +16,8 @@ from ..runners.replay import Player, are_own, feeds_of, part_of, run_all, with_a
 from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
 
-#: Number of samples of the whole graph, whose tensors are all kept.
-_SAMPLES = 3
+#: Number of samples of a whole graph, which may take long, and whose tensors are all kept.
+SAMPLES = 3
 _WORST_FIRST = ("wrong", "inconclusive", "within rounding", "equal")
 
 
@@ -318,7 +318,7 @@ class LayerMatcher:
         self._say("running everything in float64")
         every = with_all_outputs(self._graph)
         own = are_own(*self._players)
-        judge = Judge(every, feeds, self._runner.precision, maximum=_SAMPLES, own=own)
+        judge = Judge(every, feeds, self._runner.precision, maximum=SAMPLES, own=own)
         for number, node in enumerate(graph.nodes, 1):
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}

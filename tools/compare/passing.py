@@ -15,6 +15,7 @@ from ...runtime.ir.types import HostValue
 from ..common.ended import RunnerEnded
 from ..runners.replay import Player, SavedPlayer, are_own
 from ..verdict.error_bounds import Finding, Judge
+from .layer_matcher import SAMPLES
 
 Results = Mapping[str, HostValue]
 
@@ -63,7 +64,7 @@ def seen_of_passes(
             return None
 
     def differing(wanted: Results, found: Results, *sides: Player) -> list[Finding]:
-        judge = Judge(plain, feeds, precision, own=are_own(*sides))
+        judge = Judge(plain, feeds, precision, maximum=SAMPLES, own=are_own(*sides))
         return [finding for finding in judge.findings(wanted, found) if not finding.ok]
 
     def changed(player: Player, wanted: Results) -> list[Finding]:
