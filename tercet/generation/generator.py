@@ -106,10 +106,11 @@ class Generator(Closable):
         self._reuse = reuse
         self._tokenizer: FolderTokenizer | None = None
         if reuse and self.folder.encoder is not None:
-            raise UsageError(
-                f"reuse=True: caches belong to what {self.folder.encoder} has read; it is for "
-                "decoders that continue a prompt"
+            reason = (
+                f"caches belong to what {self.folder.encoder} has read; it is for decoders that "
+                "continue a prompt"
             )
+            raise unfit(UsageError, "reuse", reason, reuse)
         options |= {"backend": backend, "fallback": fallback, "precision": precision}
         models = Models(self.folder, pairs or {}, partial(api.load, **options))
         self.model: Model = models.model

@@ -17,6 +17,7 @@ OPTIONS = {
     "dims": "--dim",
     "freeze": "--freeze-input",
     "inputs": "--input",
+    "reuse": "--cache",
     "runners": "--backend",
     "shapes": "--shape",
     "skip": "--skip-passes",
