@@ -102,8 +102,7 @@ _LEFT = {
     for text, names in {
         "it takes as many steps as its numbers need, and ONNX has no such operator; compute it "
         "before the export, or define this one (operators=, --operators)": (
-            "Eig Lu MatrixExponential MatrixLogarithm MatrixSquareRoot Qr SelfAdjointEigV2 Svd "
-            "TridiagonalSolve"
+            "Eig MatrixExponential MatrixLogarithm MatrixSquareRoot SelfAdjointEigV2 Svd"
         ),
         "a branch that the converter did not recognize; write tf.switch_case and tf.case as "
         "tf.cond": "Merge RefMerge RefSwitch Switch _SwitchN",
