@@ -351,7 +351,7 @@ def test_constants_are_complex_numbers_beside_such() -> None:
 
 def test_an_operator_of_anyone_else_comes_first() -> None:
     with pytest.raises(tercet.UnsupportedError, match="tf2onnx left it as it was"):
-        computed("Qr", np.ones((2, 2), np.float32))
+        computed("Dawsn", np.ones((2, 2), np.float32))
     with pytest.raises(tercet.ModelError, match=r"expected 6 \(int32\) or 7 \(int64\)"):
         computed("LowerBound", np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), out_type=1)
 
@@ -371,3 +371,18 @@ def test_bincount() -> None:
     for name in ("DenseBincount", "Bincount"):
         found = computed(name, numbers[0].astype(np.int32), size.astype(np.int32), weights)
         np.testing.assert_array_equal(found, [3, 0, 9])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (5, 3), (3, 5), (2, 4, 3)])
+@pytest.mark.parametrize("full", [0, 1])
+def test_qr(shape: tuple[int, ...], full: int) -> None:
+    x = np.random.default_rng(0).standard_normal(shape)
+    x[..., 0] = 0 if shape == (3, 3) else x[..., 0]
+    node = helper.make_node("Qr", ["x"], ["q", "r"], full_matrices=full)
+    infos = [helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, shape)]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=each) for each in "qr"])
+    with tercet.load(helper.make_model(graph, producer_name="tf2onnx")) as model:
+        found = model.run({"x": x})
+    q, r = np.linalg.qr(x, "complete" if full else "reduced")
+    np.testing.assert_allclose(found["q"], q, 1e-12, 1e-12)
+    np.testing.assert_allclose(found["r"], r, 1e-12, 1e-12)

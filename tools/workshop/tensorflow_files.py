@@ -106,6 +106,7 @@ def write(target: Path) -> None:
             "nth_element": raw.NthElement(input=x, n=1, reverse=True),
             "polygamma": raw.Polygamma(a=tf.round(y), x=x),
             "population_count": raw.PopulationCount(x=whole),
+            "qr": tf.matmul(*raw.Qr(input=x)) + raw.Qr(input=x)[0][:, :1],
             "resized": tf.image.resize(picture, [2, 6], "lanczos3", antialias=True),
             "rfft_3d": tf.signal.irfft3d(tf.signal.rfft3d(picture[..., 0]), [1, *sizes]),
             "rgb_to_hsv": raw.RGBToHSV(images=colours),

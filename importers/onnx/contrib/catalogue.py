@@ -66,7 +66,7 @@ _UNCONVERTED = {
     "tensorflow_images": "Dilation2D ScaleAndTranslate",
     "tensorflow_incomplete": "Betainc Igamma Igammac Polygamma Zeta",
     "tensorflow_matrices": "Cholesky LogMatrixDeterminant MatrixInverse MatrixSolve "
-    "MatrixTriangularSolve",
+    "MatrixTriangularSolve Qr",
     "tensorflow_special": "Digamma Erfinv Lgamma Ndtri",
 }
 #: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
