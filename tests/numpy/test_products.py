@@ -88,3 +88,10 @@ def test_stacks_that_share_a_matrix_are_one_product(
 def test_products_of_one_term(dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     a, b = (random(*each) for each in dims)
     np.testing.assert_array_equal(tercet.run_op("MatMul", a, b), a * b)
+
+
+@pytest.mark.parametrize("dims", [((2, 5, 0), (0, 3)), ((2, 0, 4), (4, 3)), ((2, 5, 4), (4, 0))])
+def test_stacks_without_elements(dims: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    a, b = (np.ones(each, np.float32) for each in dims)
+    got = tercet.run_op("MatMul", a, b)
+    np.testing.assert_array_equal(got, a @ b)

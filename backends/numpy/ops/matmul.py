@@ -97,7 +97,9 @@ class _Product:
     def _is_flat(self, a: Array, b: Array, out: Array) -> bool:
         """Whether stacks of rows, all multiplied by one matrix, are rows of one product."""
         last = len(self.dims) - 1
-        if b.ndim != 2 or last < 2 or not (a.flags.c_contiguous and out.flags.c_contiguous):
+        if b.ndim != 2 or last < 2 or not a.size or not out.size:
+            return False
+        if not (a.flags.c_contiguous and out.flags.c_contiguous):
             return False
         return len(self.chain.frame((0, last)).starts) == 2
 
