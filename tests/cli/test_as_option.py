@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from typer.main import get_command
 
@@ -23,8 +25,8 @@ IN_PYTHON = {
 
 
 def options_of(*commands: str) -> set[str]:
-    every = get_command(cli.app).commands  # type: ignore[attr-defined]
-    return {o for c in commands for p in every[c].params for o in (*p.opts, *p.secondary_opts)}
+    group: Any = get_command(cli.app)
+    return {o for c in commands for p in group.commands[c].params for o in (*p.opts, *p.secondary_opts)}
 
 
 def test_every_argument_of_a_group_of_options_has_its_own() -> None:
@@ -77,7 +79,7 @@ def test_a_reason_may_say_the_value() -> None:
     ],
     ids=str,
 )
-def test_both_worlds(tercet: Tercet, given: dict[str, object], named: str, written: str) -> None:
+def test_both_worlds(tercet: Tercet, given: dict[str, Any], named: str, written: str) -> None:
     words = written.split() + (["fold_all"] if "skip" in given else [])
     done = tercet("run", "classifier.onnx", *words, "--json")
     assert (done.code, done.err.startswith(f"error: {written}: ")) == (2, True), done.err
