@@ -26,7 +26,9 @@ IN_PYTHON = {
 
 def options_of(*commands: str) -> set[str]:
     group: Any = get_command(cli.app)
-    return {o for c in commands for p in group.commands[c].params for o in (*p.opts, *p.secondary_opts)}
+    return {
+        o for c in commands for p in group.commands[c].params for o in (*p.opts, *p.secondary_opts)
+    }
 
 
 def test_every_argument_of_a_group_of_options_has_its_own() -> None:
