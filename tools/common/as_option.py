@@ -27,6 +27,9 @@ OPTIONS = {
 def as_option(argument: Argument) -> str:
     """Return what is wrong with an argument, as ``--option value: reason``."""
     name = option_of(argument.name)
+    if not name.startswith("-"):  # an item of an argument
+        given = "".join(f"={_word(str(each))}" for each in argument.given)
+        return f"{name}{given}: {argument.reason}"
     given = " ".join(_given(name, each) for each in argument.given) or name
     return f"{given}: {argument.reason}"
 
