@@ -122,16 +122,16 @@ class Concat(Op):
 class Split(Op):
     """Parts along `axis`: of the sizes `split`, or equal ones, of which the last is the smallest.
 
-    `num_outputs` is that of the node, with sizes, too: a file need not say it, a node does.
+    `num_outputs` is that of the node, with sizes, too: a file need not say it, a node has to.
     """
 
     outputs = (1, None)
-    num_outputs: int
     axis: int = 0
+    num_outputs: int | None = None
 
     def infer(self, input: TensorType, split: TensorType | None = None) -> tuple[TensorType, ...]:
         sizes = ints_of(split, "split", maximum=_MAX_OUTPUTS)
-        count = self.num_outputs
+        count = self.num_outputs or 0
         if not 0 < count <= _MAX_OUTPUTS or (sizes is not None and len(sizes) != count):
             given = "no split" if sizes is None else f"{len(sizes)} sizes in split"
             raise ShapeError(f"num_outputs={self.num_outputs} with {given}")

@@ -151,10 +151,10 @@ def paper_rows(
         yield from describe(layout.rows, found.refusals)
 
     # Its programs tell which graphs are planned, and in which order; they never run.
-    outlined = (_Host(), _Absent(device))
+    outlined, loops = (_Host(), _Absent(device)), replace(options, control="host")
     made = Optimised(model.graph, model.rewrites)
     source = replace(model.source, mapped=())  # the files stay open
-    with Model(model.imported, outlined, options, evaluate, source, made) as outline:
+    with Model(model.imported, outlined, loops, evaluate, source, made) as outline:
         program = outline.prepare(shapes)
         interpreter_of(chain, [node for node in program.graph.nodes if not holds(node)])
         return placement_of(program, rows).rows

@@ -90,7 +90,7 @@ def split(op: movement.Split, data: Array, sizes: Array | None = None) -> tuple[
     """Split along an axis."""
     length = data.shape[op.axis]
     if sizes is None:
-        count = op.num_outputs
+        count = op.num_outputs or 1
         part = -(-length // count)
         bounds = [min(length, part * i) for i in range(1, count)]
     else:

@@ -246,13 +246,13 @@ def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]
             continue
         if value is None or (field.name == "num_outputs" and len(node.inputs) > 1):
             continue
-        known = schema.attributes.get(field.name) if schema is not None else None
-        if field.name == "num_outputs" and known is None:
-            continue
         if field.name in body_names(type(op)) or field.default is MISSING:
             found[field.name] = value
             continue
+        known = schema.attributes.get(field.name) if schema is not None else None
         default = None if known is None else _default(known)
+        if field.name == "num_outputs" and known is None:
+            continue
         is_default = _equal(value, field.default if default is None else default)
         if not is_default or (known is not None and known.required):
             found[field.name] = value
