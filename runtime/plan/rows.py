@@ -355,9 +355,8 @@ class Layout:
                 stays = self._ends.on_device or name in self._ends.kept
                 slot = self.fetch(value, self._device if stays else HOST, Format.CONTIGUOUS)
                 self.outputs[name] = slot
-        inputs = (slot for slot in self.inputs.values() if slot not in self.lent)
-        given = [slot for slot in inputs if slot.device is not HOST]
-        given += [self.inputs[name] for name in self._ends.stays]
+        there = {*dict(self._ends.inputs), *self._ends.stays}
+        given = [slot for name, slot in self.inputs.items() if name in there]
         for slot in (*given, *self.outputs.values()):
             slot.root.last = slot.last = len(self.rows)
 

@@ -50,6 +50,24 @@ g (float[3] x) => (float[6, 3] all) {
 }
 """
 
+#: The last steps of the body to read a captured value and the number of the iteration could write
+#: their results over them, but both are read later: outside, and to stack the results.
+READ_LAST = """
+g (float[4] x) => (float[3, 4] all, int64[3] numbers, float[4] y) {
+  m = Constant <value = int64 {3}> ()
+  moved = Sin (x)
+  last, all, numbers = Loop (m, , x) <
+    body = b (int64 i, bool going, float[4] v)
+        => (bool going, float[4] w, float[4] seen, int64 opposite) {
+      w = Cos (v)
+      seen = Relu (moved)
+      opposite = Neg (i)
+    }
+  >
+  y = Add (moved, last)
+}
+"""
+
 
 def _loops(model: tercet.Model) -> list[str]:
     return [row.kernel for row in model.placement() if row.kernel.startswith("loop, ")]
@@ -97,4 +115,15 @@ def test_a_deadline_ends_a_planned_loop() -> None:
     with tercet.load(parse_model(HEADER + ENDLESS), backend="numpy") as model:
         with pytest.raises(tercet.TimeLimitError):
             model.run({"x": vector(4)}, timeout=0.2)
+        assert len(_loops(model)) == 1
+
+
+def test_steps_of_a_body_do_not_overwrite_what_it_is_given() -> None:
+    source = parse_model(HEADER + READ_LAST)
+    feeds = {"x": vector(4)}
+    session = onnxruntime.InferenceSession(source.SerializeToString())
+    expected: Any = session.run(None, feeds)
+    with tercet.load(source, backend="numpy") as model:
+        for found, wanted in zip(model.run(feeds).values(), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
         assert len(_loops(model)) == 1
