@@ -56,16 +56,24 @@ class HostDecisions:
         """Return a function that copies the element of an iteration; see `Decisions`."""
         target, number = logical(dst), array(counter)
         elements = _elements(logical(src), axis, backward=backward)
-        return lambda stream: np.copyto(target, elements[int(number[0])])
+
+        def run(stream: Stream) -> None:
+            np.copyto(target, elements[int(number[0])])
+
+        return run
 
     def put(self, dst: View, src: View, axis: int, counter: View, *, backward: bool) -> Run:
         """Return a function that copies to the element of an iteration; see `Decisions`."""
         source, number = logical(src), array(counter)
         elements = _elements(logical(dst), axis, backward=backward)
-        return lambda stream: np.copyto(elements[int(number[0])], source)
+
+        def run(stream: Stream) -> None:
+            elements[int(number[0])] = source
+
+        return run
 
 
-def _elements(whole: Array, axis: int, *, backward: bool) -> list[Array]:
-    """Return the element of each iteration along an axis."""
+def _elements(whole: Array, axis: int, *, backward: bool) -> Array:
+    """Return a view of the elements in the order of iterations, which is that of its first axis."""
     along: Array = np.moveaxis(whole, axis, 0)
-    return [along[i, ...] for i in range(len(along))[:: -1 if backward else 1]]
+    return along[::-1] if backward else along

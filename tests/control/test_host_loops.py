@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,17 @@ g (float[4] x) => (float[3, 4] all, int64[3] numbers, float[4] y) {
 }
 """
 
+#: Running sums, backward, of scalars.
+SUMS = """
+g (uint8 s, uint8[n] x) => (last, sums) {
+  last, sums = Scan <num_scan_inputs = 1, scan_input_directions = [1],
+      scan_output_directions = [1], body = b (v, element) => (w, sum) {
+    w = Add (v, element)
+    sum = Identity (w)
+  }> (s, x)
+}
+"""
+
 
 def _loops(model: tercet.Model) -> list[str]:
     return [row.kernel for row in model.placement() if row.kernel.startswith("loop, ")]
@@ -127,3 +139,18 @@ def test_steps_of_a_body_do_not_overwrite_what_it_is_given() -> None:
         for found, wanted in zip(model.run(feeds).values(), expected, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
         assert len(_loops(model)) == 1
+
+
+def test_memory_does_not_grow_with_iterations() -> None:
+    x = np.arange(20000).astype(np.uint8)
+    with tercet.load(parse_model(HEADER + SUMS), backend="numpy") as model:
+        model.run({"s": x[0], "x": x[:9]})
+        tracemalloc.start()
+        try:
+            found = model.run({"s": x[0], "x": x})
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        np.testing.assert_array_equal(found["sums"][::-1], np.cumsum(x[::-1], dtype=np.uint8))
+        assert len(_loops(model)) == 1
+        assert peak < 1 << 20
