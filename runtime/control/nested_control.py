@@ -112,6 +112,8 @@ class Nesting:
         have a known size if only a known count ends the loop.
         """
         m, cond, *initial = (*node.inputs, *(None,) * (2 - len(node.inputs)))
+        if m is not None and m.tensor.size != 1:
+            return f"M is {m.type}"
         (types,) = _entering(node)
         condition, carried = types[1], len(initial)
         if not isinstance(condition, TensorType) or not condition.is_static:

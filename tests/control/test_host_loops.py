@@ -80,6 +80,16 @@ g (uint8 s, uint8[n] x) => (last, sums) {
 }
 """
 
+#: As often as an input says, or a constant.
+COUNTED = """
+g (int64[n] m, float[4] x) => (float[4] y) {
+  pair = Constant <value = int64[2] {1, 2}> ()
+  y = Loop (COUNT, , x) <
+    body = b (int64 i, bool going, float[4] v) => (bool going, float[4] w) { w = Sin (v) }
+  >
+}
+"""
+
 
 def _loops(model: tercet.Model) -> list[str]:
     return [row.kernel for row in model.placement() if row.kernel.startswith("loop, ")]
@@ -154,3 +164,10 @@ def test_memory_does_not_grow_with_iterations() -> None:
         np.testing.assert_array_equal(found["sums"][::-1], np.cumsum(x[::-1], dtype=np.uint8))
         assert len(_loops(model)) == 1
         assert peak < 1 << 20
+
+
+@pytest.mark.parametrize(("count", "size"), [("m", 2), ("m", 0), ("pair", 1)])
+def test_a_trip_count_of_several_elements_is_refused(count: str, size: int) -> None:
+    source = parse_model(HEADER + COUNTED.replace("COUNT", count))
+    with pytest.raises(tercet.ModelError, match=r"'y' \(Loop\).*expected one element"):
+        tercet.load(source, backend="numpy").run({"m": np.ones(size, np.int64), "x": vector(4)})
