@@ -223,11 +223,16 @@ def _holds_python_numbers(value: Any) -> bool:
 
 
 def as_array(value: Any) -> Array:
-    """Return a value as a numpy array, by DLPack if numpy cannot read it.
+    """Return a value as a numpy array in native byte order, by DLPack if numpy cannot read it.
 
     Raises:
         InputError: it is not an array, or not on the host.
     """
+    data = _as_stored(value)
+    return data if data.dtype.isnative else data.astype(data.dtype.newbyteorder("="))
+
+
+def _as_stored(value: Any) -> Array:
     if type(value) is np.ndarray:
         return cast("Array", value)
     if isinstance(value, np.ma.MaskedArray):
@@ -283,8 +288,6 @@ def _check_array(info: TensorInfo, type_: TensorType, data: Array) -> Array:
         )
     if type_.dtype == string:
         data = _texts_of(info, data)
-    elif not data.dtype.isnative and data.dtype.newbyteorder("=") == type_.dtype:
-        data = data.astype(type_.dtype)
     elif data.dtype == string:
         kinds = sorted({type(each).__name__ for each in data.flat})
         raise InputError(
