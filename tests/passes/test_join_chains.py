@@ -185,6 +185,17 @@ def test_limits_stay_scalars() -> None:
     assert_same(before, after)
 
 
+def test_views_of_a_part_as_a_scalar_stay() -> None:
+    """As in `part`: a scalar has no last axis."""
+
+    def build(g: Graph, x: Value) -> Value:
+        one = apply(g, Slice(), apply(g, Softmax(), x), np.array([0]), np.array([1]))
+        other = apply(g, Tanh(), apply(g, ReduceMax(), x))
+        return apply(g, Mul(), shaped(g, other), shaped(g, one))
+
+    assert not passed(make(build, (2,)), join_chains.run, "float32")[1]
+
+
 def test_views_of_unknown_sizes_stay() -> None:
     """A product with a tensor of known ones may have these."""
 
