@@ -81,7 +81,7 @@ def test_every_change_is_made() -> None:
     made: Counter[str] = Counter()
     for number in range(400):
         try:
-            made.update(draws(4).draw(number).changes)
+            made.update(draws(5).draw(number).changes)
         except ValueError:
             continue
     assert not {change.__name__ for change in CHANGES} - made.keys()
