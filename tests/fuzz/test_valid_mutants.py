@@ -218,3 +218,11 @@ def test_a_campaign_writes_a_page(tmp_path: Path) -> None:
     page = (tmp_path / "valid_mutants.md").read_text()
     assert "6 mutants" in page
     assert "| float64 |" in page
+
+
+def test_more_outputs_than_a_split_has_end_no_process() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[4, 3] x) => (float[1, 3] a, float[1, 3] b, float[1, 3] c, float[1, 3] d)
+      { a, b, c, d = Split <num_outputs = 2> (x) }""")
+    with pytest.raises(ValueError, match="Split: does not fit"):
+        Mutation.of(model, {"x": np.zeros((4, 3), np.float32)}, Random(0))

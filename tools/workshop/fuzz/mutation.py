@@ -216,6 +216,9 @@ class Mutation:
 
     def _inferred(self, schema: defs.OpSchema, node: NodeProto) -> dict[str, Type] | None:
         """Return the types of a node's results; None where it does not fit."""
+        count = next((a.i for a in node.attribute if a.name == "num_outputs"), len(node.output))
+        if count != len(node.output):
+            return None  # ONNX's inference would end the process
         types = {n: self.types[n] for n in node.input if n}
         known = {
             name: helper.make_tensor_type_proto(
