@@ -33,6 +33,9 @@ from .transpose_images import order_of, to_channels_first
 _REPEATED = 2
 #: How long results may be, in columns that are repeated: what is added to them is read once more.
 _LONGER = 2
+#: By which factor weights of columns may be smaller than those of differences to these: about as
+#: much as errors of results grow.
+_SMALLER = 4
 
 
 @record
@@ -269,8 +272,8 @@ def _without_differences(
 ) -> list[tuple[Value, Array, Node]]:
     """Return columns, their weights and who reads them, with differences as their terms.
 
-    Only differences to other columns: these have digits that a difference lacks in any case. What
-    both of its terms are multiplied by has no more digits than sums of their products have.
+    Only differences to other columns: these have digits that a difference lacks in any case, and so
+    do results, unless the weights of these columns are much smaller than those of the difference.
     """
     found = [(value, own, concat) for value, own in columns]
     for place, (value, own, _) in enumerate(found):
@@ -278,7 +281,8 @@ def _without_differences(
         if node is None or not isinstance(node.op, Sub) or graph.sole_consumer(value) is not concat:
             continue
         for sign, term, other in ((1, *node.operands), (-1, *reversed(node.operands))):
-            beside = [i for i, (x, _, _) in enumerate(found) if _whole(x) is _whole(other)]
+            alike = [i for i, (x, _, _) in enumerate(found) if _whole(x) is _whole(other)]
+            beside = [i for i in alike if _outweighs(columns[i][1], own)]
             if beside and shape_of(term) == shape_of(value):
                 at, weights, reader = found[beside[0]]
                 sums = weights.astype(np.float64) - sign * own.astype(np.float64)
@@ -287,6 +291,14 @@ def _without_differences(
                 found[place] = term, own if sign > 0 else -own, node
                 break
     return found
+
+
+def _outweighs(weights: Array, others: Array) -> bool:
+    """Whether weights have the shape of others, and no much smaller norm."""
+    if weights.shape != others.shape:
+        return False
+    own, other = (np.linalg.norm(each.astype(np.float64)) for each in (weights, others))
+    return bool(other <= _SMALLER * own)
 
 
 def _whole(value: Value) -> Value:

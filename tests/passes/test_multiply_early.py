@@ -12,12 +12,12 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu, Sub
 from tercet.runtime.ops.gather import Gather, ScatterND
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Expand, Transpose
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Transpose
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.reduce import ReduceMax, ReduceSum
 from tercet.runtime.ops.shape import Reshape, Shape, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, run
 
 Build = Callable[[Graph, Value], Value]
 N, D = 5, 8
@@ -201,12 +201,40 @@ def differences_alone(graph: Graph, x: Value) -> Value:
     return layer(graph, 2 * D, apply(graph, Sub(), near, own), apply(graph, Mul(), near, own))
 
 
-def test_differences_to_what_is_not_joined_stay() -> None:
-    graph = make(differences_alone, (2, N, D))
-    after, log = optimised(graph)
-    assert "multiply_early" not in log.counts
+def differences_to_a_column(graph: Graph, x: Value) -> Value:
+    """A difference has more columns than what it is a difference to."""
+    near, _ = neighbours(graph, x)
+    first = apply(graph, Slice(), x, np.array([0]), np.array([1]), np.array([2]))
+    first = apply(graph, Unsqueeze(), first, np.array([2]))
+    own = apply(graph, Expand(), first, np.array([2, N, K, 1]))
+    return layer(graph, D + 1, own, apply(graph, Sub(), near, own))
+
+
+@pytest.mark.parametrize("build", [differences_alone, differences_to_a_column])
+def test_differences_to_what_is_not_joined_stay(build: Build) -> None:
+    graph = make(build, (2, N, D))
+    after, _ = optimised(graph)
     assert "Sub" in kinds(after)
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize(("scale", "early"), [(1.0, True), (1e-4, False)])
+def test_differences_of_large_numbers(scale: float, early: bool) -> None:
+    """Where columns count for little, results have the digits that differences have."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        near, own = neighbours(graph, apply(graph, Add(), x, np.full(1, 1024, np.float32)))
+        joined = apply(graph, Concat(axis=-1), own, apply(graph, Sub(), near, own))
+        weights = normal(2 * D, 6)
+        weights[:D] *= scale
+        return apply(graph, MatMul(), joined, weights)
+
+    graph = make(build, (2, N, D))
+    after, _ = optimised(graph)
+    assert ("Sub" in kinds(after)) != early
+    x = np.round(normal(2, N, D) * 64) / 64  # exact beside 1024
+    exact, got = run(graph, x, np.float64), run(after, x, np.float32)
+    assert np.linalg.norm(got - exact) <= 2e-6 * np.linalg.norm(exact)
 
 
 def as_many_edges(graph: Graph, x: Value) -> Value:
