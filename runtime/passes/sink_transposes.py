@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from .transpose_images import Order, order_of, to_channels_first, transpose_imag
 
 #: Normalizations of rows, which may activate what they store, as layers do.
 _NORMS = (LayerNormalization, RMSNormalization)
+#: Maximum number of nodes that move what a layer stores to its activation.
+_VIEWS = 8
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -56,23 +59,30 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             for region in regions:
                 yield region.rewrite(graph)
     yield from _merge(graph)
+    active = set[Value]()
     for node in list(graph.nodes):
-        if node in graph and (views := _views_behind_layer(graph, node)):
+        if node in graph and (views := _views_behind_layer(graph, node, active)):
             yield _activate_early(graph, node, views)
+            active.update(views[0].operands[:1])
     yield from keep_pixels(graph)
 
 
-def _views_behind_layer(graph: Graph, node: Node) -> list[Node]:
+def _views_behind_layer(graph: Graph, node: Node, active: Set[Value]) -> list[Node]:
     """Return the nodes that move a layer's result, or rows that are normalized, to the activation.
 
     Nothing else reads what is moved.
+
+    Args:
+        graph: the graph.
+        node: the activation.
+        active: results of layers and activations behind them.
     """
     views: list[Node] = []
     if not is_activation(node) and not _is_of_channels(node):
         return views
-    for made in chain_before(graph, node.operands[0]):
+    for made in islice(chain_before(graph, node.operands[0]), _VIEWS + 1):
         if not isinstance(made.op, (Transpose, DepthToSpace, *RESHAPES)):
-            is_norm = isinstance(made.op, _NORMS) or _is_of_channels(made)
+            is_norm = isinstance(made.op, _NORMS) or _is_of_channels(made) or made.output in active
             return views if views and (is_norm or layer_before(graph, made.output)) else []
         views.insert(0, made)
         if _is_of_channels(node) and not isinstance(made.op, DepthToSpace):

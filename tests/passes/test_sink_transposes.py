@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tercet.runtime.ir.graph import Graph, Value
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.graph import Graph, Node, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Clip, Gelu, Mul, PRelu, Relu, Sigmoid
 from tercet.runtime.ops.matmul import MatMul
@@ -19,6 +20,9 @@ from tercet.runtime.ops.norm import (
     Softmax,
 )
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Options
+from tercet.runtime.passes import sink_transposes
+from tercet.runtime.passes.driver import Context
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -403,3 +407,34 @@ def test_pixels_that_others_read_stay() -> None:
     graph = make(build, (2, 3, 7, 6))
     after, _ = optimised(graph, skip=("fuse_activation",))
     assert kinds(after) == ["Conv", "DepthToSpace", "Sigmoid", "Mul"]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_long_chains_are_not_walked_again_and_again(
+    each: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Activations behind one Transpose, or each behind one more view."""
+    asked, sole_consumer = [0], Graph.sole_consumer
+
+    def counted(graph: Graph, value: Value) -> Node | None:
+        asked[0] += 1
+        return sole_consumer(graph, value)
+
+    def steps(count: int) -> int:
+        def build(graph: Graph, x: Value) -> Value:
+            y = apply(graph, LAST, apply(graph, Conv(), x, normal(4, 4, 1, 1)))
+            for i in range(count):
+                if each and i:
+                    y = apply(graph, Reshape(), y, np.array([4, 16] if i % 2 else [1, 4, 4, 4]))
+                y = apply(graph, Sigmoid(), y)
+            return y
+
+        graph = make(build, (1, 4, 4, 4))
+        with monkeypatch.context() as patch:
+            asked[0] = 0
+            patch.setattr(Graph, "sole_consumer", counted)
+            said = list(sink_transposes.run(graph, Context(Options(), evaluate)))
+        assert said
+        return asked[0]
+
+    assert steps(200) < 3 * steps(100)
