@@ -128,7 +128,7 @@ def _join(graph: Graph, node: Node, value: Value, source: Value) -> bool:
 def _fits(value: Value, dims: Dims, before: Dims) -> bool:
     """Whether an operand can be viewed as it is before views: all elements, or by those axes."""
     if value.tensor.dims == dims:
-        return value.data is None and not (_is_part(value) and dims[-1] != before[-1])
+        return value.data is None and not (_is_part(value) and dims[-1:] != before[-1:])
     return value.tensor.size == 1 or _broadcast(value, dims, before) is not None
 
 

@@ -111,3 +111,15 @@ def test_rows_whose_count_is_cut_are_chosen_by_indices_with_these_axes(rows: int
     after, _ = optimised(graph)
     assert kinds(after) == ["Relu", "Cast", "Gather", "Relu"]
     assert_same(graph, after, 2, 5, 4, rel=0)
+
+
+def test_rows_without_elements_may_have_any_count() -> None:
+    """Six empty rows are also 7 times 3 empty rows."""
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+        g (float[4,0] x, int64[6] i) => (float[7,3,0] y) <int64[3] shape = {7, 3, 0}> {
+            rows = Gather (x, i)
+            y = Reshape <allowzero: int = 1> (rows, shape)
+        }"""
+    feeds = {"x": np.zeros((4, 0), np.float32), "i": np.arange(6) % 4}
+    with tercet.load(parse_model(text)) as model:
+        assert model.run(feeds)["y"].shape == (7, 3, 0)
