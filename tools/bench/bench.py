@@ -32,6 +32,7 @@ from ...runtime.session.model import Model
 from ..common.console import Say, silent
 from ..common.deadline import OutOfTime, settle, time_limit
 from ..common.environment import PACKAGES, device_environment
+from ..common.imports import clocked
 from ..common.inputs import (
     Asked,
     Dims,
@@ -373,14 +374,12 @@ class _Series:
         feeds, settings = race.feeds, replace(self._settings, precision=race.precision)
         if without:
             settings = replace(settings, options=without_pass(settings.options, without))
-        begin = perf_counter()
-        runner = open_runner(name, race.source, settings)
-        loaded = perf_counter() - begin
+        runner, loaded = clocked(partial(open_runner, name, race.source, settings))
         found: dict[str, Any] = {}
         try:
             self.say(f"{name}: first run")
             with feeds.explained():
-                cold = timed(lambda: found.update(runner.run(feeds.arrays)))
+                _, cold = clocked(lambda: found.update(runner.run(feeds.arrays)))
             warm = timed(lambda: runner.run(feeds.arrays))
             quality = Quality()
             if race.judge is not None:

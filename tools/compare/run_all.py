@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import nan
 from pathlib import Path
 from time import perf_counter
@@ -17,8 +18,9 @@ from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.model import Model
 from ..common.console import Say
 from ..common.ended import RunnerEnded
+from ..common.imports import clocked
 from ..common.inputs import Asked, InputRequest, Inputs, given_inputs, make_inputs
-from ..common.measure import OwnTime, Repeat, interleave, timed
+from ..common.measure import OwnTime, Repeat, interleave
 from ..common.nested import flat
 from ..runners.onnxruntime_process import OnnxruntimeProcess
 from ..runners.onnxruntime_runner import OnnxRuntime
@@ -174,16 +176,16 @@ class Race:
             self.entries[name] = Entry(saved, nan, nan, dict(saved.outputs))
             return
         self._say(f"{name}: loading")
-        start = perf_counter()
-        process = self._processes.get(name)
-        runner = open_runner(name, self._source, self._settings, process)
-        loaded = perf_counter() - start if runner.seconds is None else runner.seconds
+        given = self._source, self._settings, self._processes.get(name)
+        runner, spent = clocked(partial(open_runner, name, *given))
+        loaded = spent if runner.seconds is None else runner.seconds
         self._say(f"{name}: first run")
         outputs: dict[str, HostValue] = {}
         arrays = self.inputs.arrays
         try:
             with self.inputs.explained():
-                cold = timed(lambda: _own_time(runner, outputs.update(runner.run(arrays))))
+                _, spent = clocked(lambda: outputs.update(runner.run(arrays)))
+            cold = spent if runner.seconds is None else runner.seconds
             self.entries[name] = Entry(runner, loaded, cold, flat(outputs))
         except BaseException:
             runner.close()
@@ -475,8 +477,3 @@ def _same(data: Array, other: Array | None) -> bool:
 def _has_same_rank(found: Array | None, data: Array) -> bool:
     """Whether two results have one dtype, and shapes that random numbers may determine."""
     return found is not None and found.dtype == data.dtype and found.ndim == data.ndim
-
-
-def _own_time(runner: Runner, _: object) -> OwnTime | None:
-    """Return what a runner's last run took if it has measured that itself."""
-    return None if runner.seconds is None else OwnTime(runner.seconds)

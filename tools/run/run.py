@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -32,8 +32,9 @@ from ..common.console import (
     value_text,
 )
 from ..common.deadline import time_limit
+from ..common.imports import clocked
 from ..common.inputs import InputRequest, Inputs, given_inputs
-from ..common.measure import Repeat, Timing, interleave, timed
+from ..common.measure import Repeat, Timing, interleave
 from ..common.nested import flat, type_text
 from .not_finite import origin_of
 
@@ -189,16 +190,15 @@ def run_model(
     samples: dict[str, list[float]] = {backend: []}
     with time_limit(timeout, say) as (limit, tell), ExitStack() as stack:
         tell("loading")
-        start = perf_counter()
-        model = stack.enter_context(load(file, backend, **options))
-        loaded = perf_counter() - start
+        model, loaded = clocked(partial(load, file, backend, **options))
+        stack.enter_context(model)
         inputs = given_inputs(model.inputs, wanted)
         tell("first run")
         announce_compiling(model, say)
         found: dict[str, HostValue] = {}
         names = tuple(outputs) or None
         with inputs.explained():
-            first = timed(lambda: found.update(model.run(inputs.arrays, names)))
+            _, first = clocked(lambda: found.update(model.run(inputs.arrays, names)))
         run = Run(
             model=str(file),
             backend=f"{model.backend} on {model.backends[0].device.name}",
