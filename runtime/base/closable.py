@@ -25,7 +25,11 @@ class Closable(ABC):
             "process; load it again where it is needed, such as once in each worker process"
         )
 
+    def check_open(self) -> None:  # noqa: B027 - not all can tell
+        """Raise UsageError if it is closed."""
+
     def __enter__(self) -> Self:
+        self.check_open()
         return self
 
     def __exit__(

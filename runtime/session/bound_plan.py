@@ -62,7 +62,13 @@ class BoundModel(Closable):
         return self._exchange.handle(view, stream)
 
     def __repr__(self) -> str:
-        return f"<tercet.BoundModel {self._plan.graph.name} on {self._plan.device.name}>"
+        closed = "" if self._is_open else ", closed"
+        return f"<tercet.BoundModel {self._plan.graph.name} on {self._plan.device.name}{closed}>"
+
+    def check_open(self) -> None:
+        """Raise UsageError if it is closed."""
+        if not self._is_open:
+            raise UsageError("the bound model is closed")
 
     def run(
         self, inputs: Mapping[str, Any] | None = None, *, stream: Any = None
@@ -81,8 +87,7 @@ class BoundModel(Closable):
             InputError: an array does not fit its input.
             UsageError: it is closed, or a stream is given where there are none.
         """
-        if not self._is_open:
-            raise UsageError("the bound model is closed")
+        self.check_open()
         if self._exchange is None or self._resident is None:
             if stream is not None:
                 raise UsageError(f"{self!r} has no streams; omit stream=")

@@ -163,9 +163,9 @@ class Model(Closable):
         self._programs.trusts_sizes = True
 
     def __repr__(self) -> str:
-        reads = ", ".join(map(str, self.inputs))
-        gives = ", ".join(map(str, self.outputs))
-        return one_line("Model", f"{self.backend} ({reads}) -> ({gives})")
+        reads, gives = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
+        closed = ", closed" if self._programs.pool.is_closed else ""
+        return one_line("Model", f"{self.backend}{closed} ({reads}) -> ({gives})")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of inputs and outputs for notebooks."""
@@ -470,6 +470,10 @@ class Model(Closable):
         return self.prepare(shapes, outputs)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────
+
+    def check_open(self) -> None:
+        """Raise UsageError if the model is closed."""
+        self._programs.pool.check_open()
 
     def close(self) -> None:
         """Free all host and device memory; the model cannot run afterwards."""

@@ -253,8 +253,9 @@ class Pipeline(Closable):
         If a batch fails, the results of earlier ones are yielded first, and later ones have not
         been read. Only one stream of batches at a time.
         """
-        if self._is_closed or self._under_way:
-            raise UsageError("the pipeline is closed, or busy with other batches")
+        self.check_open()
+        if self._under_way:
+            raise UsageError("the pipeline is busy with other batches")
         try:
             source = iter(batches)
         except TypeError as error:
@@ -331,6 +332,11 @@ class Pipeline(Closable):
         for plan in self._plans.values():
             if plan is not None:
                 plan.reset()
+
+    def check_open(self) -> None:
+        """Raise UsageError if it is closed."""
+        if self._is_closed:
+            raise UsageError("the pipeline is closed")
 
     def close(self) -> None:
         """Free all memory."""

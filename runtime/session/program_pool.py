@@ -79,9 +79,14 @@ class ProgramPool:
             self._idle -= 1
             return entry, program
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the model is closed."""
+        return self._closed
+
     def check_open(self) -> None:
         """Raise UsageError if the model is closed."""
-        if self._closed:
+        if self.is_closed:
             raise UsageError("the model is closed")
 
     def add(self, program: Program) -> None:

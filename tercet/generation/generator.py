@@ -103,7 +103,7 @@ class Generator(Closable):
         **options: Any,
     ) -> None:
         self.folder: ModelFolder = read_folder(folder, variant)
-        self._reuse = reuse
+        self._reuse, self._is_closed = reuse, False
         self._tokenizer: FolderTokenizer | None = None
         if reuse and self.folder.encoder is not None:
             reason = (
@@ -130,7 +130,8 @@ class Generator(Closable):
             raise
 
     def __repr__(self) -> str:
-        return f"<tercet.Generator {self.folder.model} on {self.model.backend}>"
+        closed = ", closed" if self._is_closed else ""
+        return f"<tercet.Generator {self.folder.model} on {self.model.backend}{closed}>"
 
     # ── texts ────────────────────────────────────────────────────────────────────────────────
 
@@ -393,8 +394,14 @@ class Generator(Closable):
     def _mark(self) -> str:
         return mark_of(self.model.imported)
 
+    def check_open(self) -> None:
+        """Raise UsageError if it is closed."""
+        if self._is_closed:
+            raise UsageError("the generator is closed")
+
     def close(self) -> None:
         """Release the caches and the model."""
+        self._is_closed = True
         if hasattr(self, "_writer"):
             self._writer.close()
             if self._tokenizer is not None:
