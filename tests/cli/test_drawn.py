@@ -7,8 +7,12 @@ import onnx
 import pytest
 
 import tercet
+from tercet.runtime.options import Options
+from tercet.tools.runners.replay import BackendPlayer
 from tercet.tools.verdict.drawn import draws_of
 from tercet.tools.workshop.onnxruntime_process import run_onnxruntime
+
+from ..faults.faulty import FaultyBackend
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
 
@@ -78,3 +82,32 @@ def test_a_dropout_outside_training_draws_nothing() -> None:
         assert not draws_of(plain.imported)
     with tercet.load(model(f"{NOISE} y = Add (x, n)"), stop_at=0) as plain:
         assert [node.kind for node in draws_of(plain.imported)["y"]] == ["RandomNormalLike"]
+
+
+ALWAYS = (
+    "l = Constant <value_int = 1> () b = Cast <to = 9> (l) "
+    "y = If (b) <then_branch = t () => (float[40] u) "
+    "{ n = RandomNormalLike <seed = 1.0> (x) u = Add (x, n) }, "
+    "else_branch = e () => (float[40] v) { v = Identity (x) }>"
+)
+
+
+@pytest.mark.parametrize("body", [f"{NOISE} z = Add (x, n) y = Exp (z)", FREE, ALWAYS])
+@pytest.mark.parametrize("runners", [("numpy", "onnxruntime"), ("onnxruntime", "numpy")])
+def test_no_node_is_blamed_for_random_numbers(body: str, runners: tuple[str, str]) -> None:
+    found = tercet.bisect(model(body), runners)
+    assert (found.fault, found.verdict, found.nodes) == ("none", "inconclusive", ())
+    for how in ({}, {"optimise": False}, {"cumulative": True}):
+        assert tercet.compare_layers(model(body), runners, **how).first is None
+
+
+def test_a_wrong_node_behind_random_numbers_is_found() -> None:
+    made = model(f"{NOISE} z = Add (x, n) y = Exp (z)")
+
+    def damage(data: np.ndarray) -> None:
+        data += 1
+
+    wrong = BackendPlayer("faulty", (FaultyBackend({"y"}, damage),), Options())
+    found = tercet.bisect(made, ["onnxruntime", wrong])
+    assert found.fault == "nodes"
+    assert "y" in found.nodes

@@ -49,6 +49,7 @@ from ..runners.replay import (
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
+from ..verdict.drawn import draws
 from ..verdict.error_bounds import Finding, Judge, overall
 from ..verdict.judged import Judged
 from .mixing import mixed
@@ -384,8 +385,7 @@ class _Trial:
     ) -> None:
         """Find every node that a backend runs correctly the first time only."""
         runner = self._runner
-        is_random = not all(node.op.deterministic for node in graph.walk())
-        if is_random or not isinstance(runner, BackendPlayer):
+        if any(map(draws, graph.nodes)) or not isinstance(runner, BackendPlayer):
             return
         self.say(f"{runner.name}: the optimised graph again, and after other inputs")
         _, *again = runner.run_repeatedly(graph, feeds, RUNS)

@@ -13,6 +13,7 @@ from ..common.console import Say, silent
 from ..common.ended import RunnerEnded
 from ..runners.repetition import is_repeated
 from ..runners.replay import Player, are_own, feeds_of, part_of, run_all, with_all_outputs
+from ..verdict.drawn import draws
 from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
 
@@ -167,7 +168,7 @@ class LayerMatcher:
         if missing or not part.outputs:
             name = missing[0] if missing else nodes[-1].output.name
             raise InputError(f"the reference has no tensor '{name}', which {nodes[-1].name} has")
-        if not all(node.op.deterministic for node in nodes):
+        if any(map(draws, nodes)):
             return _layer(number, nodes)
         feeds = feeds_of(part, self._values)
         try:
@@ -323,7 +324,7 @@ class LayerMatcher:
             own = [value.name for value in node.outputs if value.name in found]
             wanted = {name: self._values[name] for name in own if name in self._values}
             theirs = {name: found[name] for name in wanted}
-            findings = judge.findings(wanted, theirs) if node.op.deterministic else []
+            findings = [] if draws(node) else judge.findings(wanted, theirs)
             layer = self._judged(number, (node,), findings, unlike, wanted)
             yield replace(layer, missing=not wanted)
 

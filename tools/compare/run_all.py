@@ -221,10 +221,13 @@ class Race:
             ]
             own = is_backend(name) and is_backend(reference)
             entry.agreements = [
-                with_draws(found, draws[found.output], same_generator=own)
-                if found.output in draws
-                and _has_same_rank(entry.outputs.get(found.output), first.outputs[found.output])
-                else found
+                with_draws(
+                    found,
+                    draws.get(found.output, ()),
+                    first.outputs[found.output],
+                    entry.outputs.get(found.output),
+                    same_generator=own,
+                )
                 for found in entry.agreements
             ]
             extra = (output for output in entry.outputs if output not in first.outputs)
@@ -472,8 +475,3 @@ def _same(data: Array, other: Array | None) -> bool:
     if other is None or data.dtype == object:
         return False
     return data.shape == other.shape and data.tobytes() == other.tobytes()
-
-
-def _has_same_rank(found: Array | None, data: Array) -> bool:
-    """Whether two results have one dtype, and shapes that random numbers may determine."""
-    return found is not None and found.dtype == data.dtype and found.ndim == data.ndim

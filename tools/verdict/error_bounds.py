@@ -29,6 +29,7 @@ from .accuracy import distance_of
 from .agreement import Agreement, Tolerance, Word, agreement, missing, tolerance_for
 from .amplifiers import Amplifier, first_amplifier
 from .decisions import rule_decisions
+from .drawn import draws_of, with_draws
 from .in_bytes import rounded_to_bytes
 from .noise import EXACT, FAIR, OPEN, OVERFLOWING, ROUGH
 from .numerals import spelled_alike
@@ -145,6 +146,7 @@ class Judge:
         self._amplifier: Amplifier | None = None
         self._shaken: Shaken | None = None
         self._own, self._in_bytes = own, in_bytes
+        self._draws = draws_of(graph)
         self._lenient: Judge | None = None
         self._maxima: Arrays = {}
 
@@ -232,6 +234,8 @@ class Judge:
             present = reference if reference is not None else found
             return Finding(missing(name, present, side), float("inf"))
         result = self.agreement(name, reference, found)
+        behind = self._draws.get(name, ())
+        result = with_draws(result, behind, reference, found, same_generator=self._own)
         return Finding(result, result.excess)
 
     def agreement(
