@@ -199,7 +199,7 @@ class OnnxRuntime:
 
     def _refused(self, error: Exception) -> UnsupportedError:
         """Return the error for a model that is not loaded, with a remedy if it is too new."""
-        refused = UnsupportedError(f"{self._name} does not load this model: {error}")
+        refused = UnsupportedError(f"{self._name} does not load this model: {str(error).strip()}")
         if newer := _TOO_NEW.search(str(error)):
             opset = f" --opset {newer[1]}" if newer[1] else ""
             refused.add_note(f"`tercet export MODEL OUT --no-optimise{opset}` writes an older one")
@@ -219,7 +219,9 @@ class OnnxRuntime:
         except ProcessEnded as end:
             raise self._ended(end) from None
         except (SessionRefused, *onnxruntime_errors()) as error:
-            raise RunRefused(f"{self._name} does not run this model: {error}") from error
+            raise RunRefused(
+                f"{self._name} does not run this model: {str(error).strip()}"
+            ) from error
 
     def repeat(self) -> None:
         """Run once more on the same inputs, and drop the results.

@@ -43,7 +43,9 @@ class OnnxReference:
         try:
             self._evaluator: Any = ReferenceEvaluator(model)
         except self._failures as error:
-            raise UnsupportedError(f"onnx.reference does not load this model: {error}") from error
+            raise UnsupportedError(
+                f"onnx.reference does not load this model: {str(error).strip()}"
+            ) from error
         self._names = list(outputs) or [str(name) for name in self._evaluator.output_names]
         self.about = f"onnx {onnx.__version__} on cpu, {threads_text(blas.threads())}"
 
@@ -51,7 +53,7 @@ class OnnxReference:
         try:
             found = self._evaluator.run(self._names, dict(feeds))
         except self._failures as error:
-            said = str(error) or type(error).__name__
+            said = str(error).strip() or type(error).__name__
             raise RunRefused(f"onnx.reference does not run this model: {said}") from error
         return dict(zip(numbered(self._names), found, strict=True))
 
