@@ -118,7 +118,7 @@ def _show_counts(console: Console, found: Layers) -> None:
     console.print(
         Text(
             "rounding: the largest difference that rounding may cause in an element, measured in "
-            "float64. excess: the largest ratio of a difference to that of its element.",
+            "float64. excess: the largest ratio of a difference to what rounding may cause there.",
             "dim",
         )
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from ...generation.generator import Generator
@@ -17,6 +17,7 @@ from ...runtime.ir.types import Array
 from ..common.archives import read_npy
 from ..common.console import Say, counted, silent
 from ..common.deadline import time_limit
+from ..common.imports import clocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,11 @@ def write(
     """
     written: Generation | None = None
     difference: str | None = None
-    start = perf_counter()
     with time_limit(timeout, say) as (limit, tell):
         tell("loading")
-        with Generator(folder, reuse=cache is not None, **options) as generator:
-            loaded = perf_counter() - start
+        opening = partial(Generator, folder, reuse=cache is not None, **options)
+        opened, loaded = clocked(opening)
+        with opened as generator:
             title = str(generator.folder.model)
             device = f"{generator.model.backend} on {generator.model.device}"
             if cache is not None and cache.exists():
