@@ -74,7 +74,7 @@ def test_export(tercet: Tercet, masked: str) -> None:
     [
         ("msk=mask.npy", "did you mean 'mask'?"),
         ("k=mask.npy", "the model expects k: int64[2]"),
-        ("mask.npy", "looks like --freeze-input x=x.npy"),
+        ("mask.npy", "--freeze-input mask.npy: expected NAME=FILE, such as x=x.npy"),
         ("mask=gone.npy", "gone.npy"),
     ],
 )

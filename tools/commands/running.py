@@ -117,8 +117,8 @@ class ToleranceOptions(Group):
         from ..verdict.tolerances import parse_tolerances
 
         return {
-            "rtol": parse_tolerances("--rtol", self.rtol),
-            "atol": parse_tolerances("--atol", self.atol),
+            "rtol": parse_tolerances("rtol", self.rtol),
+            "atol": parse_tolerances("atol", self.atol),
         }
 
 

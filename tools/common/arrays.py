@@ -8,6 +8,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from onnx import TensorProto, numpy_helper
 
+from ...runtime.base.arguments import refused
 from ...runtime.errors import InputError, UsageError, did_you_mean
 from ...runtime.ir.types import Array
 from .archives import read_archive, read_npy
@@ -98,9 +99,7 @@ def read_named(option: str, texts: Sequence[str]) -> dict[str, Array]:
         parts = text.split("=")
         splits = [("=".join(parts[:i]), "=".join(parts[i:])) for i in range(1, len(parts))]
         if not splits:
-            raise UsageError(
-                f"{option} {text} cannot be understood; it looks like {option} x=x.npy"
-            )
+            raise refused(option, text, "NAME=FILE, such as x=x.npy")
         name, file = next((pair for pair in splits if Path(pair[1]).exists()), splits[0])
         found[name] = read_array(Path(file), name)
     return found

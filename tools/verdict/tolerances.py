@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ...runtime.errors import InputError, UsageError, did_you_mean
+from ...runtime.base.arguments import refused, unfit
+from ...runtime.errors import InputError, did_you_mean
 from ...runtime.ir.dtypes import BY_ONNX, name_of
 from ...runtime.ir.graph import Graph, Value
 from ...runtime.ir.types import Array, HostValue
@@ -23,7 +24,7 @@ ByName = Mapping[str, float]
 _EVERYTHING = ""
 
 
-def parse_tolerances(option: str, texts: Sequence[str] | None) -> ByName | None:
+def parse_tolerances(argument: str, texts: Sequence[str] | None) -> ByName | None:
     """Return what a user gave: ``1e-3`` for all, ``scores=1e-3``, ``float16=1e-2``."""
     if texts is None:
         return None
@@ -33,12 +34,10 @@ def parse_tolerances(option: str, texts: Sequence[str] | None) -> ByName | None:
         try:
             value = float(number)
         except ValueError as error:
-            raise UsageError(
-                f"{option} {text} cannot be understood; it looks like {option} 1e-3, "
-                f"or {option} NAME=1e-3 for an output or a dtype"
-            ) from error
+            expected = "a number, such as 1e-3, or NAME=1e-3 for an output or a dtype"
+            raise refused(argument, text, expected) from error
         if not value >= 0:
-            raise UsageError(f"{option} {text}: a tolerance is 0 or more")
+            raise refused(argument, text, "a number >= 0")
         found[name] = value
     return found
 
@@ -64,10 +63,11 @@ class Chosen:
     def check(self, outputs: Iterable[str]) -> None:
         """Raise InputError for a name that is neither a dtype nor an output."""
         known = [*outputs, *(name_of(dtype) for dtype in BY_ONNX.values())]
-        for name in (*self.relative, *self.absolute):
-            if name and name not in known:
-                hint = did_you_mean(name, known)
-                raise InputError(f"a tolerance for '{name}': no output or dtype is called so{hint}")
+        for argument, given in (("rtol", self.relative), ("atol", self.absolute)):
+            for name, value in given.items():
+                if name and name not in known:
+                    reason = f"there is no output or dtype '{name}'{did_you_mean(name, known)}"
+                    raise unfit(InputError, argument, reason, {name: value})
 
     def pick(self, output: str, data: Array) -> tuple[float | None, float | None]:
         """Return both tolerances of an output, None for one that was not given."""
