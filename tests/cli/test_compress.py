@@ -190,7 +190,7 @@ def test_figures_by_name(tercet: Tercet, folder: Path) -> None:
     [
         ("", "give sparsity, the share of weights to prune, or bits"),
         ("--sparsity 1.5", "--sparsity 1.5: expected a share of the weights, from 0 to 1"),
-        ("--sparsity gemm_w=2", "sparsity of 'gemm_w'=2.0: expected a share"),
+        ("--sparsity gemm_w=2", "--sparsity gemm_w=2.0: expected a share"),
         ("--sparsity much", "--sparsity much: expected a number"),
         ("--bits 9", "0 to 8 bits"),
         ("--bits 2.5", "--bits 2.5: expected a whole number"),

@@ -21,8 +21,6 @@ from .conftest import Tercet
 SHARED = {"--timeout", "--freeze-input", "--dim", "--shape", "--operators", "--external-data-dir"}
 #: Parameters by which such a command is known, and one that runs a model on a backend.
 READERS, RUNNERS = {"model", "models"}, {"backend", "backends", "placement"}
-#: Commands that write a model in whose file given sizes are fixed.
-FIXING = {"export", "extract"}
 MODEL = """
     <ir_version: 10, opset_import: ["": 21, "my.domain": 1]>
     g (float[n, 3] x, float[3] mask) => (float[n, 3] y)
@@ -74,17 +72,15 @@ def test_every_command_has_a_timeout() -> None:
 
 @pytest.mark.parametrize("option", sorted({*SHARED, "--device"}))
 def test_each_is_declared_once(option: str) -> None:
-    """The same words everywhere, but that sizes of a written model are fixed in its file.
+    """The same words everywhere, unless something else is meant.
 
-    A command of the test suite times its cases, not itself.
+    A command of the test suite times its cases, not itself, and shapes of models that are written
+    stay symbolic where none are given.
     """
-    found = {n: options_of(c).get(option) for n, c in commands().items() if n != "conformance"}
-    said: dict[bool, set[tuple[str, ...]]] = {}
-    for name, each in found.items():
-        if each is not None:
-            fixes = name in FIXING and option in {"--dim", "--shape"}
-            said.setdefault(fixes, set()).add((each.help, each.metavar, str(each.default)))
-    assert [len(words) for words in said.values()] == [1] * len(said), said
+    others = {"conformance", *(("export", "extract") if option in ("--dim", "--shape") else ())}
+    found = {n: options_of(c).get(option) for n, c in commands().items() if n not in others}
+    said = {(o.help, o.metavar, str(o.default)) for o in found.values() if o is not None}
+    assert len(said) == 1, said
 
 
 def test_help_has_a_section_per_group_and_general_options_last() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
@@ -136,17 +137,17 @@ class Compression(Shown):
 
 
 def _per_weight(name: str, value: Any, rule: Any, maximum: int, wanted: str) -> Any:
-    def checked(label: str, each: Any) -> Any:
-        found = rule(label, each)
-        if found > maximum:
-            raise refused(label, each, wanted)
-        return found
+    def checked(each: Any, given: object) -> Any:
+        with suppress(UsageError):
+            found = rule(name, each)
+            if found <= maximum:
+                return found
+        raise refused(name, given, wanted)
 
     if isinstance(value, Mapping):
-        given = cast("Mapping[Any, Any]", value)
-        labels = {key: f"{name} of '{key}'" if key else name for key in given}
-        return {str(key): checked(labels[key], one) for key, one in given.items()}
-    return checked(name, value)
+        named = cast("Mapping[Any, Any]", value).items()
+        return {str(key): checked(one, {key: one} if key else one) for key, one in named}
+    return checked(value, value)
 
 
 def sparsity_rule(name: str, value: Any) -> Any:
