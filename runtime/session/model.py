@@ -164,8 +164,7 @@ class Model(Closable):
 
     def __repr__(self) -> str:
         reads, gives = (", ".join(map(str, each)) for each in (self.inputs, self.outputs))
-        closed = ", closed" if self._programs.pool.is_closed else ""
-        return one_line("Model", f"{self.backend}{closed} ({reads}) -> ({gives})")
+        return one_line("Model", f"{self.backend}{self._closed()} ({reads}) -> ({gives})")
 
     def _repr_html_(self) -> str:
         """Return an HTML table of inputs and outputs for notebooks."""
@@ -175,8 +174,11 @@ class Model(Closable):
         rows = "".join(
             f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
         )
-        title = escape(f"{self.source.file or 'model'} on {self.backend}, {self.precision}")
-        return f"<table><caption>{title}</caption>{rows}</table>"
+        title = f"{self.source.file or 'model'} on {self.backend}, {self.precision}"
+        return f"<table><caption>{escape(title)}{self._closed()}</caption>{rows}</table>"
+
+    def _closed(self) -> str:
+        return ", closed" if self._programs.pool.is_closed else ""
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 

@@ -22,6 +22,7 @@ def test_models() -> None:
     with model:
         pass
     assert repr(model).startswith("<tercet.Model numpy, closed (")
+    assert "model on numpy, float32, closed</caption>" in model._repr_html_()
     with pytest.raises(UsageError, match="the model is closed"), model:
         pytest.fail("it can be entered")
     model.close()
