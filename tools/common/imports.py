@@ -33,11 +33,11 @@ class _Clock(MetaPathFinder):
         self._spent, self._thread, self._depth = 0.0, get_ident(), 0
 
     def __enter__(self) -> _Clock:
-        sys.meta_path.insert(0, self)
+        sys.meta_path = [self, *sys.meta_path]  # other threads may be in the middle of the old list
         return self
 
     def __exit__(self, *_: object) -> None:
-        sys.meta_path.remove(self)
+        sys.meta_path = [each for each in sys.meta_path if each is not self]
 
     def now(self) -> float:
         """Return seconds without those of imports; see `time.perf_counter`."""
