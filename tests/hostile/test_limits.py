@@ -127,7 +127,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name: str) -> None:
     with (
-        pytest.raises(tercet.LimitError, match=r"[\d,]{11,} bytes.*\(max_bytes\)"),
+        pytest.raises(tercet.LimitError, match=r"[\d,]{11,} bytes.*\(max_bytes, --max-bytes\)"),
         loaded(f"g (float[1,1,3] x) => (y) {{ {BOMBS[name]} }}") as model,
     ):
         model.run({"x": X})
