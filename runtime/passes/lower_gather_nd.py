@@ -133,7 +133,7 @@ def _by_axes(graph: Graph, node: Node) -> str:
         return ""
     axes, rest = shape[: 1 - len(before)] or shape, before[1:]
     known = static_dims(rest) is not None and sum(not isinstance(n, int) for n in axes) < 2
-    is_cut = len(before) > 1 and shape[len(axes) :] == rest and 0 not in axes
+    is_cut = len(before) > 1 and shape[len(axes) :] == rest and 0 not in shape
     several = sum(size != 1 for size in axes) > 1
     if indices.data is not None or not known or not is_cut or not several:
         return ""
