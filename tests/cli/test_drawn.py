@@ -1,6 +1,9 @@
 """Random numbers: runtimes draw others, so a difference behind them proves nothing."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -97,7 +100,8 @@ ALWAYS = (
 def test_no_node_is_blamed_for_random_numbers(body: str, runners: tuple[str, str]) -> None:
     found = tercet.bisect(model(body), runners)
     assert (found.fault, found.verdict, found.nodes) == ("none", "inconclusive", ())
-    for how in ({}, {"optimise": False}, {"cumulative": True}):
+    ways: list[dict[str, Any]] = [{}, {"optimise": False}, {"cumulative": True}]
+    for how in ways:
         assert tercet.compare_layers(model(body), runners, **how).first is None
 
 

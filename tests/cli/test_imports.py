@@ -1,21 +1,33 @@
 """What is measured leaves out imports."""
 
+from __future__ import annotations
+
 import sys
 import threading
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tercet.tools.common import imports
 
 
+class Time:
+    """A time that passes as modules and calls say."""
+
+    now = 0.0
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+
+
 @pytest.fixture
-def time(monkeypatch, tmp_path):
-    """A time that passes as modules and calls say, which `time.passes` tells."""
-    found = SimpleNamespace(now=0.0)
-    found.passes = lambda seconds: setattr(found, "now", found.now + seconds)
+def time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Time]:
+    """The time of the clock, and of modules to import, as ``sys.passes``."""
+    found = Time()
     monkeypatch.setattr(imports, "perf_counter", lambda: found.now)
     monkeypatch.setattr(sys, "passes", found.passes, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -29,8 +41,8 @@ def time(monkeypatch, tmp_path):
         sys.modules.pop(name, None)
 
 
-def test_imports_are_not_measured(time):
-    def call():
+def test_imports_are_not_measured(time: Time) -> None:
+    def call() -> ModuleType:
         time.passes(1)
         found = import_module("outer_module_here")
         time.passes(2)
@@ -45,8 +57,8 @@ def test_imports_are_not_measured(time):
     assert time.now == 34
 
 
-def test_failing_imports_are_not_measured(time):
-    def call():
+def test_failing_imports_are_not_measured(time: Time) -> None:
+    def call() -> None:
         time.passes(1)
         with pytest.raises(ZeroDivisionError):
             import_module("broken_module_here")
@@ -54,8 +66,8 @@ def test_failing_imports_are_not_measured(time):
     assert imports.clocked(call)[1] == 1
 
 
-def test_other_threads_are_not_subtracted(time):
-    def call():
+def test_other_threads_are_not_subtracted(time: Time) -> None:
+    def call() -> None:
         thread = threading.Thread(target=import_module, args=("inner_module_here",))
         thread.start()
         thread.join()
@@ -63,16 +75,17 @@ def test_other_threads_are_not_subtracted(time):
     assert imports.clocked(call)[1] == 16
 
 
-def test_modules_keep_their_loaders(time):
+def test_modules_keep_their_loaders(time: Time) -> None:
     before = list(sys.meta_path)
     module, _ = imports.clocked(lambda: import_module("inner_module_here"))
     assert isinstance(module.__loader__, SourceFileLoader)
+    assert module.__spec__ is not None
     assert module.__spec__.loader is module.__loader__
     assert sys.meta_path == before
 
 
-def test_nothing_stays_behind_an_error(time):
+def test_nothing_stays_behind_an_error(time: Time) -> None:
     before = list(sys.meta_path)
     with pytest.raises(KeyError):
-        imports.clocked(lambda: {}["missing"])
+        imports.clocked(lambda: dict[str, int]()["missing"])
     assert sys.meta_path == before
