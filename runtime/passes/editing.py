@@ -175,8 +175,9 @@ class Builder:
             op = Split(axis=axis, num_outputs=sizes)
             return self.node(op, value, outputs=sizes, name=name).outputs
         given = self.integers(sizes, "sizes")
-        op = Split(axis=axis, num_outputs=given.tensor.size)
-        return self.node(op, value, given, outputs=op.num_outputs, name=name).outputs
+        count = given.tensor.size
+        op = Split(axis=axis, num_outputs=count)
+        return self.node(op, value, given, outputs=count, name=name).outputs
 
     def constant(self, data: Array, name: str = "constant") -> Value:
         """Add a constant."""
