@@ -38,6 +38,7 @@ NEUTRAL = {
     "api": {"Loadable"},
     "backends.numpy.numerics": {"blas"},
     "importers.onnx.reading.external": {"external_data_dir"},
+    "runtime.base.arguments": {"refused"},
     "runtime.base.parallel": {"usable_cpus"},
     "runtime.errors": {"*"},
     "runtime.ir.types": {"Array", "HostValue"},
