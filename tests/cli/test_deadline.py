@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -27,6 +28,9 @@ from .conftest import Tercet
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREVER = "100000000"
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+#: Nodes of a model that takes far more than a millisecond, the shortest time limit.
+LONG = 1000
 
 
 def test_the_time_of_an_enclosing_block_is_its_own() -> None:
@@ -145,10 +149,14 @@ ALL_OR_NOTHING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("runs_in", [lambda work: work(), in_a_thread], ids=["main", "thread"])
 def test_functions_without_partial_results(folder: Path, name: str, runs_in: Any) -> None:
     function, more = getattr(api, name), ALL_OR_NOTHING[name]
+    names = ["x", *(f"x{i}" for i in range(LONG)), "y"]
+    body = " ".join(f"{y} = Exp ({x})" for x, y in pairwise(names))
+    long = onnx.parser.parse_model(f"{HEAD} g (float[1] x) => (float[1] y) {{ {body} }}")
+    (folder / "long.onnx").write_bytes(long.SerializeToString())
 
     def work() -> None:
         with pytest.raises(api.TimeLimitError, match="a longer timeout"):
-            function("classifier.onnx", timeout=1e-6, **more)
+            function("long.onnx", timeout=1e-6, **more)
         assert "classifier.onnx" in str(function("classifier.onnx", timeout=600, **more))
 
     runs_in(work)
