@@ -150,8 +150,8 @@ def set_apart(layout: Layout, ends: IOPlacement) -> tuple[dict[str, Row], dict[s
     downloads: dict[str, Row] = {}
     if ends.on_device:  # the host does not wait until its memory has been read
         return uploads, downloads
-    reads = Counter(slot for row in layout.rows for slot in row.inputs)
-    gives = Counter(layout.outputs.values())
+    reads = Counter(slot.root for row in layout.rows for slot in row.inputs)
+    gives = Counter(slot.root for slot in layout.outputs.values())
     inputs = {slot: name for name, slot in layout.inputs.items()}
     outputs = {slot: name for name, slot in layout.outputs.items() if name not in ends.kept}
     for row in layout.rows:
@@ -160,8 +160,8 @@ def set_apart(layout: Layout, ends: IOPlacement) -> tuple[dict[str, Row], dict[s
         (source,), (target,) = row.inputs, row.outputs
         if source.pitch or target.pitch or {source.format, target.format} != {Format.CONTIGUOUS}:
             continue
-        is_input = source in inputs and source.device is HOST and reads[source] == 1
-        is_result = target in outputs and gives[target] == 1 and not reads[target]
+        is_input = source in inputs and source.device is HOST and reads[source.root] == 1
+        is_result = target in outputs and gives[target.root] == 1 and not reads[target.root]
         if is_input and source.nbytes >= MIN_UPLOAD:
             uploads[inputs[source]] = row
             target.first = -1

@@ -93,6 +93,21 @@ def test_an_input_and_a_view_of_it_are_copied_once() -> None:
     np.testing.assert_array_equal(found["z"], 2 * values.reshape(2, 12))
 
 
+def test_a_large_result_and_a_view_of_it() -> None:
+    graph = Graph("views")
+    x = graph.add_input("x", TensorType(float32, (COUNT,)))
+    y = graph.insert(Relu(), [x], name="y").output
+    seen = graph.insert(Reshape(), [y, graph.constant(np.array([2, -1]))]).output
+    graph.set_outputs({"y": y, "seen": seen})
+    infer(graph)
+    with model_of(LazyDevice(), graph) as model:
+        for seed in range(3):
+            values = data(seed)["x"]
+            found = model.run({"x": values})
+            np.testing.assert_array_equal(found["y"], np.maximum(values, 0))
+            np.testing.assert_array_equal(found["seen"], found["y"].reshape(2, -1))
+
+
 @pytest.mark.parametrize("options", [{"streams": 1}, {"streams": 4}, {"check_each": True}], ids=str)
 def test_results_are_written_to_pinned_memory_of_the_caller(options: dict[str, Any]) -> None:
     device = LazyDevice()
