@@ -31,9 +31,9 @@ class NodeWriter:
         infer_node(node)
         return node.outputs[0]
 
-    def replace(self, node: Node, value: Value) -> None:
-        """Make all readers of a node's output read another value."""
-        self._graph.replace(node, [value])
+    def redirect(self, old: Value, new: Value) -> None:
+        """Make all readers of a value read another one; its node stays until the graph is swept."""
+        self._graph.redirect(old, new)
 
     def constant(self, data: object, dtype: DType = int64) -> Value:
         """Return a constant."""

@@ -224,7 +224,7 @@ def _count(add: NodeWriter, mask: Value, batch: int, last: Callable[[Dims], Valu
                 if np.prod(dims) == batch:
                     total = add(Add(), last(dims), add.constant([1]))
                     found = add(Cast(to=node.output.tensor.dtype), total)
-                    add.replace(node, add.shaped(found, dims))
+                    add.redirect(node.output, add.shaped(found, dims))
 
 
 def _is_zero(value: Value | None) -> bool:
