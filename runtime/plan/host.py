@@ -107,7 +107,8 @@ def array(view: View) -> Array:
     shape = view.format.physical(view.type.dims)
     if memory.dtype == view.type.dtype and memory.shape == shape and view.offset == 0:
         return memory
-    elements = memory[view.offset : view.offset + view.extent].view(view.type.dtype)
+    octets = memory.reshape(-1).view(np.uint8)
+    elements = octets[view.offset : view.offset + view.extent].view(view.type.dtype)
     if not view.pitch:
         return elements.reshape(shape)
     steps = [view.pitch * int(np.prod(shape[axis + 1 : -1])) for axis in range(len(shape) - 1)]

@@ -9,7 +9,7 @@ run (`passed_caches`) or in buffers (`static_cache`).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -20,6 +20,7 @@ from ..base.arguments import optional, whole
 from ..base.closable import Closable
 from ..errors import InputError, UsageError
 from ..ir.types import Array
+from .bans import NO_BANS, TokenBans
 from .cache_layout import DecoderLayout, Padding
 from .sampling import GREEDY, NOT_FINITE, Following, SamplingSettings
 from .step_inputs import StepInputs, Tokens
@@ -117,6 +118,8 @@ class Decoder(Closable):
         sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
+        bans: TokenBans = NO_BANS,
+        least: Sequence[int] = (),
     ) -> Generator[Array]:
         """Generate: read one token of every sequence, choose the next ones, read those, and so on.
 
@@ -131,6 +134,9 @@ class Decoder(Closable):
                 read.
             drawn: index of the first random draw; see `SamplingSettings.draws`.
             ahead: maximum number of steps in flight after the one whose tokens are awaited.
+            bans: tokens that may not come next.
+            least: minimum length of each sequence, prompt included, before which the `ends` of
+                `bans` are forbidden; none if empty.
 
         Yields:
             The next token of every sequence, int64 [batch], which is read if the iterator goes on;
@@ -320,8 +326,11 @@ class CachedDecoder(Decoder, Generic[S]):
         sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
+        bans: TokenBans = NO_BANS,
+        least: Sequence[int] = (),
     ) -> Generator[Array]:
-        how = Following(sampling, whole(0)("drawn", drawn), optional(whole(0))("limit", limit))
+        limit = optional(whole(0))("limit", limit)
+        how = Following(sampling, whole(0)("drawn", drawn), limit, bans, tuple(least))
         depth = 1 + whole(0)("ahead", ahead)
         self._settle()
         self.inputs.check(np.asarray(tokens)[:, None], None, self.length)
@@ -359,12 +368,12 @@ class CachedDecoder(Decoder, Generic[S]):
             read = self._history
             for row, token in zip(seen, tokens.tolist(), strict=True):
                 row.append(token)
-            if how.sampling.is_greedy:
+            if how.is_greedy:
                 found = self.store.run_greedy(read, new, last)
                 tokens = np.where(np.isfinite(found.scores), found.tokens, NOT_FINITE)
             else:
                 found = self.store.run_rows(read, new, last)
-                tokens = how.sampling.tokens(found, seen, next(draws))
+                tokens = how.tokens(found, seen, next(draws))
             self._followed.append(new.ids[:, 0])
             yield tokens
 

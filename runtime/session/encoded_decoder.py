@@ -8,7 +8,7 @@ the decoder, which is then a separate file (``decoder_model.onnx``) or a branch 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Generator, Hashable, Iterable, Mapping
+from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from ..base.record import record
 from ..errors import DeviceOutOfMemory, LimitError, ModelError, UsageError
 from ..ir.types import Array, Shape
+from .bans import NO_BANS, TokenBans
 from .cache_layout import DecoderLayout
 from .cache_names import by_core, core_of
 from .decoding import Decoder, Greedy, on_host
@@ -211,11 +212,15 @@ class EncodedDecoder(Decoder):
         sampling: SamplingSettings = GREEDY,
         drawn: int = 0,
         ahead: int = 1,
+        bans: TokenBans = NO_BANS,
+        least: Sequence[int] = (),
     ) -> Generator[Array]:
         if not self.length:
             raise UsageError("read the decoder's first tokens before following")
         steps = self._begun()
-        return steps.follow(tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead)
+        return steps.follow(
+            tokens, limit, sampling=sampling, drawn=drawn, ahead=ahead, bans=bans, least=least
+        )
 
     def _first_step(self, first: FirstStep, ids: Array, mask: Array | None) -> Array:
         """Run the first step, and give its keys and values to the later ones."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.types import Array
+from .bans import NO_BANS, TokenBans
 
 #: Takes the place of a token if the greatest logit of a sequence is not finite.
 NOT_FINITE = -1
@@ -170,11 +171,28 @@ class Following(NamedTuple):
         sampling: how tokens are chosen.
         drawn: index of the first draw.
         limit: maximum number of steps; None for any.
+        bans: tokens that may not come next.
+        least: minimum length of each sequence, prompt included; empty if there is none.
     """
 
     sampling: SamplingSettings = GREEDY
     drawn: int = 0
     limit: int | None = None
+    bans: TokenBans = NO_BANS
+    least: tuple[int, ...] = ()
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether the most likely token is always taken."""
+        return self.sampling.is_greedy and self.bans.is_empty
+
+    def tokens(self, logits: Array, seen: Sequence[Sequence[int]], draws: Array) -> Array:
+        """Choose the next token of each sequence; see `SamplingSettings.tokens`."""
+        if not self.bans.is_empty:
+            least = self.least or (0,) * len(seen)
+            rows = zip(logits, seen, least, strict=True)
+            logits = np.stack([self.bans.apply(*row) for row in rows])
+        return self.sampling.tokens(logits, seen, draws)
 
 
 def _nucleus(weights: Array, share: float) -> Array:

@@ -34,12 +34,16 @@ from ..ops.elementwise import (
 from ..ops.gather import Gather, GatherElements, ScatterElements
 from ..ops.reduce import ArgMax, CumSum, ReduceSum
 from ..ops.search import TopK
+from .ban_graph import banned
+from .bans import NO_BANS, TokenBans
 from .node_writer import NodeWriter
 from .sampling import Following, SamplingSettings
 
 #: Names of the inputs that sampling adds to a state: its settings, and draws by position.
 TEMPERATURE, TOP_P, MIN_P = "state.temperature", "state.top_p", "state.min_p"
 PENALTY, LAST, DRAWS = "state.penalty", "state.last", "state.draws"
+#: The minimum length of each sequence.
+LEAST = "state.least"
 
 
 @record
@@ -51,21 +55,28 @@ class SamplingGraph:
         penalizes: whether there is a repetition penalty.
         top_k: number of tokens to sort, a power of two; 0 if all tokens may be drawn.
         nucleus: whether `SamplingSettings.top_p` applies.
+        bans: tokens that may not come next.
     """
 
     draws: bool = False
     penalizes: bool = False
     top_k: int = 0
     nucleus: bool = False
+    bans: TokenBans = NO_BANS
 
     @classmethod
-    def of(cls, sampling: SamplingSettings) -> SamplingGraph:
+    def of(cls, sampling: SamplingSettings, bans: TokenBans = NO_BANS) -> SamplingGraph:
         """Return the nodes for these settings."""
         penalizes = sampling.repetition_penalty != 1
         if sampling.temperature == 0:
-            return cls(penalizes=penalizes)
+            return cls(penalizes=penalizes, bans=bans)
         top_k = sampling.top_k and 1 << (sampling.top_k - 1).bit_length()
-        return cls(True, penalizes, top_k, sampling.top_p < 1)
+        return cls(True, penalizes, top_k, sampling.top_p < 1, bans)
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether tokens before the last one matter."""
+        return self.penalizes or self.bans.reads_history
 
     def types(self, batch: int, room: int) -> dict[str, TensorType]:
         """Return the types of the inputs added to a state; see `step_state.Feedback.types`."""
@@ -74,6 +85,8 @@ class SamplingGraph:
         found = {name: TensorType(float64, (1, 1)) for name, wanted in named.items() if wanted}
         if self.top_k:
             found[LAST] = TensorType(int64, (1,))
+        if self.bans.ends:
+            found[LEAST] = TensorType(int64, (batch, 1))
         if self.draws:
             found[DRAWS] = TensorType(float64, (batch, room + 1))
         return found
@@ -88,6 +101,8 @@ class SamplingGraph:
         for name, value in {**values, PENALTY: how.repetition_penalty, LAST: how.top_k - 1}.items():
             if name in found:
                 found[name][...] = value
+        if following.least and LEAST in found:
+            found[LEAST][:, 0] = following.least
         if self.draws:
             count = room + 1 - length
             count = count if following.limit is None else min(count, following.limit)
@@ -99,29 +114,34 @@ class SamplingGraph:
         self,
         add: NodeWriter,
         logits: Value,
-        likeliest: Value,
-        greatest: Value,
         state: Mapping[str, Value],
         tokens: Value,
+        last: Value,
         count: Value,
-    ) -> Value:
-        """Add the nodes that choose the next tokens; return these, int64 [batch, 1].
+    ) -> tuple[Value, Value]:
+        """Add the nodes that choose the next tokens.
 
         Args:
             add: inserts nodes.
             logits: [batch, vocabulary].
-            likeliest: int64 [batch, 1], the indices of the greatest logits.
-            greatest: [batch, 1], the greatest logits.
             state: the inputs of the state by name, those of `types` included.
-            tokens: int64 [batch, n], of which the first `count` have occurred.
-            count: int64 [1].
+            tokens: int64 [batch, n], those of each sequence up to its `last`.
+            last: int64 [batch, 1], the index of the last token of each sequence.
+            count: int64 [1], the number of positions read, padding included.
+
+        Returns:
+            The tokens, int64 [batch, 1], and the greatest logits that may be chosen, [batch, 1].
         """
+        if not self.bans.is_empty:
+            logits = banned(add, self.bans, logits, tokens, last, state.get(LEAST))
+        likeliest = add(ArgMax(axis=1), logits)
+        allowed = greatest = add(GatherElements(axis=1), logits, likeliest)
         if self.penalizes:
-            logits = _penalized(add, logits, tokens, count, state[PENALTY])
+            logits = _penalized(add, logits, tokens, last, state[PENALTY])
             likeliest = add(ArgMax(axis=1), logits)
             greatest = add(GatherElements(axis=1), logits, likeliest)
         if not self.draws:
-            return likeliest
+            return likeliest, allowed
         scaled = _Scaled(add, greatest, state[TEMPERATURE])
         weights = scaled(logits)
         ordered = kth = None
@@ -137,7 +157,7 @@ class SamplingGraph:
         total = add(Gather(axis=1), sums, add.constant([-1]))
         draw = add(Gather(axis=1), state[DRAWS], count)
         is_behind = add(Greater(), sums, add(Mul(), draw, total))
-        return add(ArgMax(axis=1), add(Cast(to=int32), is_behind))
+        return add(ArgMax(axis=1), add(Cast(to=int32), is_behind)), allowed
 
     def _ordered(
         self, add: NodeWriter, logits: Value, state: Mapping[str, Value]
@@ -172,13 +192,11 @@ def _where(add: NodeWriter, kept: Value, weights: Value) -> Value:
     return add(Where(), kept, weights, add.constant(0, float64))
 
 
-def _penalized(
-    add: NodeWriter, logits: Value, tokens: Value, count: Value, penalty: Value
-) -> Value:
+def _penalized(add: NodeWriter, logits: Value, tokens: Value, last: Value, penalty: Value) -> Value:
     """Return logits as float64, with the penalty for tokens that occurred."""
-    there = add(LessOrEqual(), add.constant(np.arange(tokens.tensor.dims[1])[None]), count)
+    there = add(LessOrEqual(), add.constant(np.arange(tokens.tensor.dims[1])[None]), last)
     # Positions not yet written are replaced by the last token, which has occurred.
-    known = add(Where(), there, tokens, add(Gather(axis=1), tokens, count))
+    known = add(Where(), there, tokens, add(GatherElements(axis=1), tokens, last))
     logits = add(Cast(to=float64), logits)
     old = add(GatherElements(axis=1), logits, known)
     is_negative = add(Less(), old, add.constant(0, float64))

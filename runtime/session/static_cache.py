@@ -265,7 +265,7 @@ class StaticCaches:
         if not self.chains:
             return None
         self._make_room(read.length + 1)
-        chooses = SamplingGraph.of(how.sampling)
+        chooses = SamplingGraph.of(how.sampling, how.bans)
         feedback = Feedback(self._layout, self._inputs.batch, self._room, chooses)
         key = chooses, depth
         if key not in self._chained:

@@ -29,8 +29,8 @@ from ..ops.elementwise import (
     Sub,
     Where,
 )
-from ..ops.gather import Gather, GatherElements, ScatterElements, ScatterND
-from ..ops.reduce import ArgMax, ReduceSum
+from ..ops.gather import GatherElements, ScatterElements, ScatterND
+from ..ops.reduce import ReduceSum
 from ..passes.bucketing import Bucket
 from .cache_layout import ENCODED, DecoderLayout, Role
 from .node_writer import NodeWriter
@@ -74,8 +74,8 @@ class Feedback:
 
     @property
     def _keeps_all(self) -> bool:
-        """Whether the state has the tokens of all positions, not only the one to read next."""
-        return self.chooses.penalizes
+        """Whether the state has all tokens, from each sequence's first on, not only the last."""
+        return self.chooses.reads_history
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -93,9 +93,9 @@ class Feedback:
         tokens = first[:, None]
         if self._keeps_all:
             tokens = np.zeros(self.types[TOKENS].dims, np.int64)
-            # Positions of padding hold the first token, so that only tokens that occur are there.
-            tokens[:, : read.length] = np.where(read.mask, read.ids, first[:, None])
-            tokens[:, read.length] = first
+            for row, (ids, mask, last) in enumerate(zip(read.ids, read.mask, first, strict=True)):
+                seen = [*ids[mask == 1], last]
+                tokens[row, : len(seen)] = seen
         padding = read.length - read.mask.sum(1, keepdims=True)
         chosen = self.chooses.state(following, self.batch, self.room, read.length)
         return {TOKENS: tokens, COUNT: np.array([read.length]), PADDING: padding, **chosen}
@@ -165,7 +165,9 @@ class Feedback:
     ) -> Value:
         """Return the value of an input; see `StepInputs.feeds`."""
         if role == "ids":
-            return add(Gather(axis=1), tokens, count) if self._keeps_all else tokens
+            if not self._keeps_all:
+                return tokens
+            return add(GatherElements(axis=1), tokens, last((self.batch, 1)))
         if role in ("positions", "last_key"):
             return last(type_.dims)
         if role in ("cache_positions", "past_length"):
@@ -191,14 +193,13 @@ class Feedback:
         if np.prod(scores.tensor.dims) != self.batch * vocabulary:
             raise UnsupportedError(f"'{self.layout.logits.name}' has scores of several positions")
         scores = add.shaped(scores, (self.batch, vocabulary))
-        likeliest = add(ArgMax(axis=1), scores)
-        greatest = add(GatherElements(axis=1), scores, likeliest)
+        last = add(Sub(), count, state[PADDING])
+        token, greatest = self.chooses(add, scores, state, tokens, last, count)
         infinite = add.constant(np.inf, greatest.tensor.dtype)
         is_finite = add(Less(), add(Abs(), greatest), infinite)
-        token = self.chooses(add, scores, likeliest, greatest, state, tokens, count)
         place = add.constant(np.zeros((self.batch, 1), np.int64))
         if self._keeps_all:
-            place = add.shaped(add(Add(), count, add.constant([1])), (self.batch, 1))
+            place = add(Add(), last, add.constant([1]))
         chosen = add(Where(), is_finite, token, add.constant(NOT_FINITE))
         row, chosen = add.shaped(count, (1, 1)), add.shaped(chosen, (1, self.batch))
         return {

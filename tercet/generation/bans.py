@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from ..runtime.base.arguments import shown
+from ..runtime.session.bans import TokenBans
 from .config_file import ConfigFile
 
 
@@ -55,7 +56,20 @@ class Bans:
         """Whether no token is forbidden."""
         return self == Bans()
 
-    def tokens(self, seen: Sequence[int], new: int, ends: Sequence[int]) -> list[int]:
+    def following(self, ends: Iterable[int]) -> TokenBans:
+        """Return the tokens forbidden behind the first new one.
+
+        Args:
+            ends: end-of-text tokens.
+        """
+        last = tuple(sorted(ends)) if self.least or self.least_new else ()
+        return TokenBans(self.always, self.words, self.repeated, last)
+
+    def length(self, prompt: int) -> int:
+        """Return the minimum length of a sequence with a prompt of so many tokens."""
+        return max(self.least, prompt + self.least_new)
+
+    def tokens(self, seen: Sequence[int], new: int, ends: Iterable[int]) -> list[int]:
         """Return the forbidden tokens.
 
         Args:
@@ -63,25 +77,8 @@ class Bans:
             new: how many of them are new.
             ends: end-of-text tokens.
         """
-        found = [*self.always, *(() if new else self.first), *self._words_after(seen)]
-        if len(seen) < self.least or new < self.least_new:
-            found += ends
-        if self.repeated:
-            found += self._again(seen)
-        return found
-
-    def _words_after(self, seen: Sequence[int]) -> Iterator[int]:
-        for *start, last in self.words:
-            if not start or list(seen[-len(start) :]) == start:
-                yield last
-
-    def _again(self, seen: Sequence[int]) -> Iterator[int]:
-        """Yield the tokens that would complete an n-gram which has already occurred."""
-        size = self.repeated - 1
-        last = list(seen[len(seen) - size :]) if 0 < size <= len(seen) else []
-        for end in range(size, len(seen)):
-            if list(seen[end - size : end]) == last:
-                yield seen[end]
+        found = self.following(ends).tokens(seen, self.length(len(seen) - new))
+        return [*found, *(() if new else self.first)]
 
 
 def _words(config: ConfigFile, field: str) -> Iterator[tuple[int, ...]]:

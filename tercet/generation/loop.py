@@ -144,25 +144,27 @@ class GenerationLoop:
 
     def _tokens(self) -> Generator[list[int]]:
         """Yield the next token of every sequence; arbitrary tokens for ended ones."""
-        draws = self.sampling.each_draw(len(self.rows))
         found = self._read_prompts()
         if isinstance(found, Greedy):
             for row, score in zip(self.rows, found.scores, strict=True):
                 _check(row, is_finite=bool(np.isfinite(score)))
-            tokens = found.tokens
+            tokens, vocabulary = found.tokens, 0
         else:
-            tokens = self._chosen(found, next(draws))
+            draws = self.sampling.each_draw(len(self.rows))
+            tokens, vocabulary = self._chosen(found, next(draws)), found.shape[-1]
         yield tokens.tolist()
-        if not self.bans.is_empty:
-            for draw in draws:
-                tokens = self._chosen(self._read(tokens[:, None]), draw)
-                yield tokens.tolist()
-        how = {"sampling": self.sampling, "drawn": 1}
-        with closing(self.decoder.follow(tokens, self.most - 1, **how)) as following:
+        bans = self.bans.following(self.ends)
+        least = [self.bans.length(len(row.seen) - len(row.new)) for row in self.rows]
+        following = self.decoder.follow(
+            tokens, self.most - 1, sampling=self.sampling, drawn=1, bans=bans, least=least
+        )
+        with closing(following):
             for each in following:
                 self._keep(tokens.tolist())
                 tokens = each
                 for row, token in zip(self.rows, tokens.tolist(), strict=True):
+                    if token == NOT_FINITE and not row.reason:
+                        self._check_bans(row, vocabulary)
                     _check(row, is_finite=token != NOT_FINITE)
                 yield tokens.tolist()
 
@@ -185,17 +187,23 @@ class GenerationLoop:
         if scores.dtype == np.float16:
             scores = scores.astype(np.float32)  # comparing float16 is slow in numpy
         _check(row, is_finite=bool(np.isfinite(scores.max())))
-        banned = self.bans.tokens(row.seen, len(row.new), tuple(self.ends))
+        banned = self._check_bans(row, scores.size)
         if banned:
             scores = scores.astype(np.float64)
-            scores[[token for token in banned if token < scores.size]] = -np.inf
-            if scores.max() == -np.inf:
-                raise ModelError(
-                    f"the settings of the folder suppress every token after {len(row.seen)} tokens "
-                    "(suppress_tokens, bad_words_ids, no_repeat_ngram_size, min_length)",
-                    file=self.bans.file,
-                )
+            scores[banned] = -np.inf
         return self.sampling.choose(scores, row.seen, draw)
+
+    def _check_bans(self, row: BatchRow, vocabulary: int) -> list[int]:
+        """Return the tokens that may not be the next one; raises ModelError if these are all."""
+        found = set(self.bans.tokens(row.seen, len(row.new), self.ends))
+        banned = [token for token in found if token < vocabulary]
+        if banned and len(banned) == vocabulary:
+            raise ModelError(
+                f"the settings of the folder suppress every token after {len(row.seen)} tokens "
+                "(suppress_tokens, bad_words_ids, no_repeat_ngram_size, min_length)",
+                file=self.bans.file,
+            )
+        return banned
 
     def _read(
         self, ids: Array, mask: Array | None = None, rows: Array | None = None

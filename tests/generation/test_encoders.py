@@ -113,6 +113,15 @@ def test_steps_that_feed_themselves(name: str, monkeypatch: pytest.MonkeyPatch) 
     assert both.ids == [row[:8] for row in expected["alone"] for _ in range(2)]
 
 
+def test_steps_of_speech_that_feed_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        StaticCaches, "chains", property(lambda _: True, lambda *_: None), raising=False
+    )
+    with Generator(ENCODERS / WHISPER) as generator:
+        found = generator.generate_features(features(WHISPER), max_new_tokens=NEW)
+    assert found.ids == [told(WHISPER)["alone"][" transcribe"]]
+
+
 class Made:
     """Lengths of the texts for which caches are made, and of those that are closed again.
 

@@ -13,6 +13,7 @@ from onnx import numpy_helper
 import tercet
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session import static_cache
+from tercet.runtime.session.bans import TokenBans
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.chained_steps import ChainedSteps
 from tercet.runtime.session.decoding import Decoder
@@ -106,6 +107,57 @@ def test_a_device_samples_the_tokens_of_the_host(
             found[-1] += followed(each, first, 6, sampling=how, drawn=10)
         assert decoder.store.chains
         assert found[0] == found[1]
+
+
+#: Files with tokens that they would choose, and that are forbidden.
+BANS = {
+    "words": (LLAMA, TokenBans((39, 2000), ((61,), (76, 114), (5, 9, 17, 64), (0,) * 20)), ()),
+    "ends": (LLAMA, TokenBans(ends=(39, 97, 61, 76)), (9, 6)),
+    "tokens": (LLAMA, TokenBans(repeated=1), ()),
+    "pairs": (LLAMA, TokenBans(repeated=2), ()),
+    "all": (FILES[0], TokenBans((249,), ((115, 138), (8,)), 2, (97, 192)), (9, 9)),
+    "longer than the text": (LLAMA, TokenBans(repeated=60), ()),
+}
+
+
+@pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)], ids=str)
+@pytest.mark.parametrize(("path", "bans", "least"), BANS.values(), ids=BANS)
+def test_a_device_forbids_the_tokens_of_the_host(
+    path: Path, backend: str, bans: TokenBans, least: tuple[int, ...]
+) -> None:
+    """With padding, and with draws from the tokens that are left."""
+    ids = np.array([[3, 17, 5, 9, 17], [8, 4, 9, 4, 9]])
+    with (
+        tercet.load(path, backend) as model,
+        opened(model, 32, 2) as decoder,
+        opened(model, 32, 2) as plain,
+    ):
+        plain.store.chains = False
+        is_left = decoder.padding == "left"
+        mask = np.ones_like(ids)
+        mask[1, slice(2) if is_left else slice(3, None)] = 0
+        last = np.array([4, 4 if is_left else 2])
+        for sampling in (SamplingSettings(), SamplingSettings(2.0, repetition_penalty=1.2)):
+            found: list[list[list[int]]] = []
+            for each in (decoder, plain):
+                each.rewind(0)
+                first = each.greedy(ids, mask, last).tokens
+                how: dict[str, Any] = {"sampling": sampling, "bans": bans, "least": least}
+                found.append(followed(each, first, 12, **how))
+            assert found[0] == found[1]
+            for row, tokens in enumerate(zip(*found[0], strict=True)):
+                seen = [*ids[row][mask[row] == 1].tolist(), int(first[row])]
+                for token in tokens:
+                    assert token not in bans.tokens(seen, least[row] if least else 0)
+                    seen.append(token)
+        assert decoder.store.chains
+
+
+def test_nothing_is_left_to_choose_from() -> None:
+    bans = TokenBans(always=tuple(range(4096)))
+    with tercet.load(LLAMA) as model, opened(model) as decoder:
+        first = decoder.greedy(PROMPT).tokens
+        assert followed(decoder, first, 2, bans=bans) == [[NOT_FINITE], [NOT_FINITE]]
 
 
 def test_steps_are_launched_before_the_tokens_of_those_before_are_read(

@@ -22,6 +22,7 @@ from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.record import record
 from ...runtime.errors import InputError, UnsupportedError, UsageError
 from ...runtime.ir.types import Array
+from ...runtime.session.bans import TokenBans
 from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.decoding import CachedDecoder
 from ...runtime.session.encoded_decoder import Encoded, EncodedDecoder
@@ -91,7 +92,8 @@ def compile_generation(
         raise _in_sizes_of_a_run(f"{found.model}: it reads what {found.embedding} computes")
     given = {"precision": precision, **options}
     wanted = _Wanted(
-        {GREEDY, settings.generate(found.search, None).sampling} if found.bans.is_empty else (),
+        {GREEDY, settings.generate(found.search, None).sampling},
+        found.bans.following(found.ends),
         batch,
         capacity,
         prefill_chunk,
@@ -110,13 +112,15 @@ class _Wanted:
     """What is generated.
 
     Attributes:
-        chosen: how tokens are chosen on the device; nothing if the host forbids some.
+        chosen: how tokens are chosen on the device.
+        bans: tokens forbidden as the next one.
         batch, capacity, prefill_chunk: see `compile_generation`.
         shapes, dims: as texts; see `input_shapes`.
         say: see `compile_generation`.
     """
 
     chosen: Collection[SamplingSettings]
+    bans: TokenBans
     batch: int
     capacity: int | None
     prefill_chunk: int | None
@@ -132,7 +136,7 @@ class _Wanted:
         """Plan steps that follow `length` positions."""
         read, first = Tokens.dummy(self.batch, length), np.zeros(self.batch, np.int64)
         for how in self.chosen:
-            caches.chained(read, first, Following(how), _DEPTH)
+            caches.chained(read, first, Following(how, bans=self.bans), _DEPTH)
 
 
 def _plan(gpu: PaperGpu, folder: ModelFolder, wanted: _Wanted) -> None:
