@@ -13,9 +13,8 @@ from tercet.runtime.ir.dtypes import int64
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
-from tercet.runtime.ops.gather import GatherElements
-from tercet.runtime.ops.reduce import ArgMax
 from tercet.runtime.options import Options
+from tercet.runtime.session.bans import NO_BANS, TokenBans
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.node_writer import NodeWriter
 from tercet.runtime.session.sampling import Following, SamplingSettings
@@ -25,6 +24,11 @@ from ..generation.draws import DRAWS
 
 HOWS = [SamplingSettings(0.0, repetition_penalty=1.7), *DRAWS]
 BATCH, ROOM, VOCABULARY, READ = 3, 20, 700, 12
+BANS = TokenBans(tuple(range(0, 700, 2)), ((1,), (700,)), 3, tuple(range(1, 400, 4)))
+CASES = [
+    *((how, NO_BANS) for how in HOWS),
+    *((how, BANS) for how in (SamplingSettings(), HOWS[-1])),
+]
 
 
 def graph_of(
@@ -34,12 +38,11 @@ def graph_of(
     logits = graph.add_input("logits", TensorType(np.dtype(dtype), (batch, vocabulary)))
     tokens = graph.add_input("tokens", TensorType(int64, (batch, ROOM + 1)))
     count = graph.add_input("count", TensorType(int64, (1,)))
+    last = graph.add_input("last", TensorType(int64, (batch, 1)))
     types = chooses.types(batch, ROOM).items()
     state = {name: graph.add_input(name, type_) for name, type_ in types}
     add = NodeWriter(graph)
-    likeliest = add(ArgMax(axis=1), logits)
-    greatest = add(GatherElements(axis=1), logits, likeliest)
-    token = chooses(add, logits, likeliest, greatest, state, tokens, count)
+    token, _ = chooses(add, logits, state, tokens, last, count)
     graph.set_outputs({"token": token})
     graph.sweep()
     for value in graph.inputs:
@@ -59,27 +62,35 @@ def logits_of(
     return logits
 
 
-def sampled(model: Model, how: SamplingSettings, logits: Array, seed: int) -> tuple[Array, Array]:
+def sampled(
+    model: Model, how: SamplingSettings, logits: Array, seed: int, bans: TokenBans = NO_BANS
+) -> tuple[Array, Array]:
     """Return the tokens of a model of `graph_of`, and those of the host, [batch]."""
     batch, vocabulary = logits.shape
     tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, ROOM + 1))
-    state = SamplingGraph.of(how).state(Following(how, seed), batch, ROOM, READ)
+    tokens[:, READ - 3 : READ + 1] = tokens[:, 1:5]
+    following = Following(how, seed, bans=bans, least=tuple(range(READ, READ + batch)))
+    state = SamplingGraph.of(how, bans).state(following, batch, ROOM, READ)
     feeds = {"logits": logits, "tokens": tokens, "count": np.array([READ]), **state}
+    feeds["last"] = np.full((batch, 1), READ)
     found = model.run({info.name: feeds[info.name] for info in model.inputs})["token"]
-    wanted = how.tokens(logits, tokens[:, : READ + 1].tolist(), how.draws(batch, seed, 1)[:, 0])
+    seen = tokens[:, : READ + 1].tolist()
+    wanted = following.tokens(logits, seen, how.draws(batch, seed, 1)[:, 0])
     return np.asarray(found)[:, 0], wanted
 
 
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16], ids=["float32", "float16"])
-@pytest.mark.parametrize("how", HOWS, ids=str)
-def test_tokens_are_those_of_the_host(how: SamplingSettings, dtype: Any, backend: str) -> None:
+@pytest.mark.parametrize(("how", "bans"), CASES, ids=str)
+def test_tokens_are_those_of_the_host(
+    how: SamplingSettings, bans: TokenBans, dtype: Any, backend: str
+) -> None:
     backends = open_backends(backend, Options())
-    graph = graph_of(SamplingGraph.of(how), dtype)
+    graph = graph_of(SamplingGraph.of(how, bans), dtype)
     with Model(graph, backends, Options(), evaluate) as model:
         for seed, spread in enumerate((0.0, 0.05, 1.0, 3.0)):
             logits = logits_of(dtype, spread, seed)
-            np.testing.assert_array_equal(*sampled(model, how, logits, seed))
+            np.testing.assert_array_equal(*sampled(model, how, logits, seed, bans))
 
 
 def test_settings_are_data() -> None:
