@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ....runtime.ir.dtypes import float16
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array, HostValue, TensorType, ValueType
@@ -61,9 +62,9 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     finish = chain.finish(frame, bound)
     target = frame.view(result)
     operands = [None if v is None else frame.view(bound[v]) for v in head.inputs]
-    is_single = isinstance(function, np.ufunc) and not chain.stages
+    is_whole = isinstance(function, np.ufunc) and not chain.stages and not _has_halves(chain)
     tapes: list[Tape] = []
-    for share in shares(frame.shape, count, max(1, result.size) if is_single else BLOCK):
+    for share in shares(frame.shape, count, max(1, result.size) if is_whole else BLOCK):
         tape: Tape = []
         for block in share:
             arrays = [None if data is None else cut(data, block) for data in operands]
@@ -71,6 +72,11 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
             finish(tape, block)
         tapes.append(tape)
     return tapes
+
+
+def _has_halves(chain: Chain) -> bool:
+    """Whether the head reads halves, which are converted in blocks."""
+    return any(v is not None and v.tensor.dtype == float16 for v in chain.head.inputs)
 
 
 def _frame(chain: Chain, is_shared: bool) -> Frame:

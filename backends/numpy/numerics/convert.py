@@ -46,6 +46,12 @@ def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up
     return found
 
 
+def is_stored(source: DType, to: DType) -> bool:
+    """Whether `store` converts by ONNX's rules."""
+    is_plain = source != string and to not in _OTHERS
+    return is_plain and not (source.kind == "V" and to.kind == "V" and source != to)
+
+
 def _from_text(x: Array, to: DType) -> Array:
     if to in INTEGERS:
         bits = [_integer(text) & 0xFFFF_FFFF_FFFF_FFFF for text in x.flat]
@@ -69,6 +75,9 @@ def _to_text(x: Array) -> Array:
     texts[:] = [_RESERVED.get(text := str(element), text) for element in x.flat]
     return texts.reshape(x.shape)
 
+
+#: Dtypes with rules of their own.
+_OTHERS = {string, float8e8m0, *FLOAT8S}
 
 #: The specification's spellings of non-finite numbers.
 _RESERVED = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}

@@ -16,7 +16,6 @@ import numpy as np
 
 from ....runtime.ir.dtypes import (
     FLOAT8S,
-    bfloat16,
     float16,
     float32,
     float64,
@@ -29,8 +28,8 @@ from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
 from ....runtime.ops import elementwise as ops
 from . import calls
-from .convert import convert
-from .halves import store
+from .convert import convert, is_stored
+from .halves import store, widened
 from .special import erf, gelu
 
 #: Minus infinity, zero and infinity.
@@ -38,15 +37,6 @@ _LIMITS = {dtype: np.array((-np.inf, 0, np.inf), dtype) for dtype in (float32, f
 
 Function = Callable[..., object]
 Row = Callable[[Any], Function]
-
-
-def _wide(x: Array) -> Array:
-    """Return half floats as float32, others unchanged."""
-    if x.dtype != float16 and x.dtype != bfloat16:
-        return x
-    wide = np.empty(x.shape, float32)
-    store(wide, x)
-    return wide
 
 
 # ── arithmetic ───────────────────────────────────────────────────────────────────────────────────
@@ -71,7 +61,7 @@ def power(x: Array, y: Array, *, out: Array) -> None:
         else:
             store(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
         return
-    base = _wide(x)
+    base = widened(x)
     if y.size == 1:
         exponent = float(y.reshape(-1)[0])
         if exponent in _POWERS:
@@ -116,7 +106,7 @@ def _fold(function: Function) -> Function:
 
 def mean(*arrays: Array, out: Array) -> None:
     """Return the arithmetic mean of all arrays."""
-    total = sum((_wide(x) for x in arrays[1:]), _wide(arrays[0]))
+    total = sum((widened(x) for x in arrays[1:]), widened(arrays[0]))
     np.true_divide(total, len(arrays), out=out)
 
 
@@ -198,7 +188,10 @@ def cast(op: ops.Cast | ops.CastLike) -> Function:
     saturate, round_mode = bool(op.saturate), op.round_mode
 
     def function(x: Array, like: Array | None = None, *, out: Array) -> None:
-        np.copyto(out, convert(x, out.dtype, saturate=saturate, round_mode=round_mode))
+        if is_stored(x.dtype, out.dtype):
+            store(out, x)
+        else:
+            np.copyto(out, convert(x, out.dtype, saturate=saturate, round_mode=round_mode))
 
     return function
 
@@ -215,7 +208,7 @@ def _half(formula: Callable[[Array], Array]) -> Function:
     """Return a unary formula as a function with `out`; half floats are computed in float32."""
 
     def function(x: Array, *, out: Array) -> None:
-        store(out, formula(_wide(x)))
+        store(out, formula(widened(x)))
 
     return function
 
@@ -224,7 +217,7 @@ def _wider(function: Function) -> Function:
     """Return a unary function that gets half floats as float32."""
 
     def wider(x: Array, *, out: Array) -> None:
-        wide = _wide(x)
+        wide = widened(x)
         if wide is x:
             function(x, out=out)
         else:
@@ -265,7 +258,7 @@ def _sigmoid(x: Array) -> Array:
 
 def sigmoid(x: Array, *, out: Array) -> None:
     """1 / (1 + e^-x)."""
-    wide = _wide(x)
+    wide = widened(x)
     t = np.negative(wide, out=np.empty_like(wide))
     np.exp(t, out=t)
     t += 1
@@ -332,8 +325,8 @@ def swiglu(op: ops.SwiGLU) -> Function:
     """Return a·sigmoid(alpha·a)·b."""
 
     def function(a: Array, b: Array, *, out: Array) -> None:
-        wide = _wide(a)
-        store(out, wide * _sigmoid(wide * op.alpha) * _wide(b))
+        wide = widened(a)
+        store(out, wide * _sigmoid(wide * op.alpha) * widened(b))
 
     return function
 
@@ -425,7 +418,8 @@ def elementwise_call(
     function: Function, *operands: Array | None, out: Array
 ) -> Callable[[], object]:
     """Return the call ``function(*operands, out=out)`` of a row's function; may be repeated."""
-    if {x.dtype for x in operands if x is not None} >= {float16, float32}:
+    dtypes = {x.dtype for x in operands if x is not None}
+    if float16 in dtypes and (float32 in dtypes or is_single(function)):
         return partial(_with_singles, function, *operands, out=out)
     x, *bounds = operands
     limits = None if x is None or x.dtype != out.dtype else _LIMITS.get(out.dtype)
@@ -442,9 +436,21 @@ def elementwise_call(
     return calls.calling(calls.clip, x, low, high, out=out)
 
 
+def is_single(function: Function) -> bool:
+    """Whether numpy's loops convert halves to float32 and back one by one."""
+    return isinstance(function, np.ufunc) or function in _SINGLES
+
+
+#: Functions of the table for which that is true of what they call.
+_SINGLES = frozenset({divide, clip, relu, prelu})
+
+
 def _with_singles(function: Function, *operands: Array | None, out: Array) -> None:
     """Call a row's function with halves as float32, which numpy converts one by one."""
-    function(*(x if x is None else _wide(x) for x in operands), out=out)
+    single = np.empty(out.shape, float32) if out.dtype == float16 else out
+    function(*(x if x is None else widened(x) for x in operands), out=single)
+    if single is not out:
+        store(out, single)
 
 
 #: Cost of a row in simple calls, if more than one.

@@ -26,6 +26,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, blocks_worth
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
+from ..numerics.halves import store, widened
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -33,10 +34,6 @@ BLOCK = 1 << 15
 
 def _is_half(dtype: DType) -> bool:
     return dtype in (float16, bfloat16)
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(float32) if _is_half(x.dtype) else x
 
 
 # ── with given statistics ────────────────────────────────────────────────────────────────────────
@@ -107,7 +104,10 @@ def _scale(x: Array, factor: Array, addend: Array, out: Array) -> None:
 
 
 def _scale_wide(x: Array, factor: Array, addend: Array, out: Array) -> None:
-    np.copyto(out, x.astype(float32) * factor + addend, casting="same_kind")
+    wide = widened(x)
+    np.multiply(wide, factor, out=wide)
+    np.add(wide, addend, out=wide)
+    store(out, wide)
 
 
 def _record_training(chain: Chain, op: BatchNormalization, bound: Bound) -> list[Tape]:
@@ -124,10 +124,10 @@ def _train(op: BatchNormalization, arrays: list[Array], outputs: list[Array | No
     """Normalize by the batch's own statistics and update the running ones."""
     x, scale, shift, *running = arrays
     axes = (0, *range(2, x.ndim))
-    wide = _wide(x)
+    wide = widened(x)
     by_channel = (1, -1, *[1] * (x.ndim - 2))
     mean, variance = wide.mean(axes), wide.var(axes)
-    factor = _wide(scale) / np.sqrt(variance + op.epsilon)
+    factor = widened(scale) / np.sqrt(variance + op.epsilon)
     y, *updated = outputs
     if y is not None:
         centred = wide - mean.reshape(by_channel)
@@ -216,7 +216,7 @@ def _respond(x: Array, sums: Array, work: Array, op: LRN, out: Array) -> None:
 @kernel(LpNormalization)
 def lp_normalization(op: LpNormalization, x: Array) -> Array:
     """Divide by the norm along an axis; 0 where it is 0."""
-    wide = _wide(x)
+    wide = widened(x)
     if op.p == 1:
         norm = np.abs(wide).sum(op.axis, keepdims=True)
     else:
@@ -227,7 +227,7 @@ def lp_normalization(op: LpNormalization, x: Array) -> Array:
 @kernel(MeanVarianceNormalization)
 def mean_variance_normalization(op: MeanVarianceNormalization, x: Array) -> Array:
     """Subtract the mean and divide by the standard deviation."""
-    wide = _wide(x)
+    wide = widened(x)
     centred = wide - wide.mean(op.axes, keepdims=True)
     deviation = np.sqrt(np.square(centred).mean(op.axes, keepdims=True))
     return (centred / (deviation + 1e-9)).astype(x.dtype)
@@ -250,5 +250,5 @@ def dropout(
     if training is None or not training.reshape(-1)[0] or share == 0:
         return x, np.ones(x.shape, bool)
     mask = np.random.RandomState(op.generator_seed).uniform(size=x.shape) >= share
-    kept = _wide(x) * mask / (1 - share) if share < 1 else np.zeros(x.shape)
+    kept = widened(x) * mask / (1 - share) if share < 1 else np.zeros(x.shape)
     return kept.astype(x.dtype), mask

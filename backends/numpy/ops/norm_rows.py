@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, DType, bfloat16, float16, float32, float64
+from ....runtime.ir.dtypes import FLOATS, DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import (
     GroupNormalization,
@@ -30,6 +30,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
+from ..numerics.halves import in_dtype, store, widened
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -81,20 +82,24 @@ def _softmax(x: Array, out: Array) -> None:
     ONNX's own suite demands it (`test_attention_4d_causal_fp16_expanded`), though float32 between
     them would be nearer to float64.
     """
-    half = x.dtype in (float16, bfloat16)
-    work = np.empty(x.shape, float32) if half else out
-    np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out=work)
+    wide = widened(x)
+    work = out if wide is x else wide
+    np.subtract(wide, wide.max(1, keepdims=True, initial=-np.inf), out=work)
     np.exp(work, out=work)
-    if half:
-        np.copyto(work, work.astype(x.dtype))
-    total = _total(work).astype(x.dtype, copy=False)
-    np.true_divide(work, total, out=out, casting="same_kind")
+    if wide is not x:
+        store(out, work)
+        store(work, out)
+    total = widened(in_dtype(_total(work), x.dtype))
+    np.true_divide(work, total, out=work)
+    if wide is not x:
+        store(out, work)
 
 
 def _log_softmax(x: Array, out: Array) -> None:
-    work = np.empty(x.shape, _arithmetic(x.dtype))
-    np.subtract(x, x.max(1, keepdims=True, initial=-np.inf), out=work)
-    np.subtract(work, np.log(_total(np.exp(work))), out=out, casting="same_kind")
+    wide = widened(x)
+    work = np.subtract(wide, wide.max(1, keepdims=True, initial=-np.inf))
+    np.subtract(work, np.log(_total(np.exp(work))), out=work)
+    store(out, work)
 
 
 @builder(LayerNormalization, RMSNormalization, fuses=True, dtypes=FLOATS)
@@ -151,7 +156,7 @@ def _layer_norm(
     statistics: Sequence[Array | None],
 ) -> None:
     """Compute (x - mean) / sqrt(var + epsilon) * scale + shift into `out`, in `dtype`."""
-    wide, size = x.astype(dtype, copy=False), x.shape[1]
+    wide, size = in_dtype(x, dtype), x.shape[1]
     work = out if out.dtype == dtype else np.empty(x.shape, dtype)
     mean = _total(wide) / size
     np.subtract(wide, mean, out=work)
@@ -161,7 +166,7 @@ def _layer_norm(
     if len(parameters) > 1:
         np.add(work, parameters[1], out=work)
     if work is not out:
-        np.copyto(out, work, casting="same_kind")
+        store(out, work)
     for target, data in zip(statistics, (mean, inverse), strict=False):
         if target is not None:
             np.copyto(target, data, casting="same_kind")
@@ -176,11 +181,13 @@ def _rms_norm(
     statistics: Sequence[Array | None],
 ) -> None:
     """Compute x / sqrt(mean(x²) + epsilon) * scale into `out`, in `dtype`."""
-    wide = x.astype(dtype, copy=False)
+    wide = in_dtype(x, dtype)
     work = out if out.dtype == dtype else np.empty(x.shape, dtype)
     root = np.sqrt(_sums(wide, wide) / x.shape[1] + epsilon)
     np.true_divide(wide, root, out=work)
-    np.multiply(work, parameters[0], out=out, casting="same_kind")
+    np.multiply(work, parameters[0], out=work)
+    if work is not out:
+        store(out, work)
 
 
 @builder(InstanceNormalization, GroupNormalization, fuses=True, dtypes=FLOATS)
@@ -231,7 +238,7 @@ def _channel_norm(
         shift: the same.
         out: the result.
     """
-    rows = x.reshape(*x.shape[:2], len(ones)).astype(ones.dtype, copy=False)
+    rows = in_dtype(x.reshape(*x.shape[:2], len(ones)), ones.dtype)
     work = out if out.dtype == ones.dtype else np.empty(x.shape, ones.dtype)
     centred = work.reshape(rows.shape)
     np.subtract(rows, _sums(rows, ones) / len(ones), out=centred)
@@ -239,4 +246,4 @@ def _channel_norm(
     np.multiply(work, inverse[..., np.newaxis] * scale, out=work)
     np.add(work, shift, out=work)
     if work is not out:
-        np.copyto(out, work, casting="same_kind")
+        store(out, work)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ....runtime.base.guard import check_time
-from ....runtime.ir.dtypes import bfloat16, float16, float32, float64
+from ....runtime.ir.dtypes import float64
 from ....runtime.ir.types import Array
 from ....runtime.ops import reduce as ops
 from ..engine.registry import kernel
 from ..numerics.convert import greatest, lowest
+from ..numerics.halves import widened
 
 #: Elements from which rows are accumulated as a whole.
 LONGEST = 64
@@ -21,13 +22,9 @@ LONGEST = 64
 Reducer = Callable[[Array, tuple[int, ...]], Array]
 
 
-def _wide(x: Array) -> Array:
-    return x.astype(float32) if x.dtype in (float16, bfloat16) else x
-
-
 def _real(x: Array) -> Array:
     """Return integers as float64, for functions without integer results."""
-    return x.astype(float64) if x.dtype.kind in "iu" else _wide(x)
+    return x.astype(float64) if x.dtype.kind in "iu" else widened(x)
 
 
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:
@@ -78,7 +75,7 @@ def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array
     """Reduce along some axes."""
     given = None if axes is None else tuple(int(axis) for axis in axes.reshape(-1))
     along = op.axes(given, data.ndim)
-    wide = data if isinstance(op, ops.ReduceMax | ops.ReduceMin) else _wide(data)
+    wide = data if isinstance(op, ops.ReduceMax | ops.ReduceMin) else widened(data)
     np.copyto(out, REDUCERS[type(op)](wide, along).reshape(out.shape), casting="unsafe")
 
 
@@ -97,7 +94,7 @@ def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
     """Return cumulative sums or products along an axis."""
     function = np.add if isinstance(op, ops.CumSum) else np.multiply
     along = int(axis.reshape(-1)[0])
-    data, result = (np.moveaxis(array, along, 0) for array in (_wide(x), out))
+    data, result = (np.moveaxis(array, along, 0) for array in (widened(x), out))
     if op.reverse:
         data, result = data[::-1], result[::-1]
     totals = result if result.dtype == data.dtype else np.empty(data.shape, data.dtype)
