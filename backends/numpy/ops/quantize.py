@@ -42,7 +42,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
-from ..numerics.convert import convert, round_to_integer
+from ..numerics.convert import SHORT, convert, round_to_integer, saturating
 from ..numerics.products import is_small
 from ..windows.columns import windows
 
@@ -104,18 +104,20 @@ def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array,
     scale = np.float32(high - low) / np.float32(255)
     scale = np.float32(1) if scale == 0 else scale
     zero_point = round_to_integer(np.asarray(-low / scale), uint8)
-    found = np.asarray(np.divide(x, scale))
-    np.rint(found, found)
-    np.add(found, np.float32(zero_point), found)
-    np.fmax(found, np.float32(0), found)
-    np.fmin(found, np.float32(255), found)
-    return found.astype(uint8), np.asarray(scale), zero_point
+    quantized = np.empty(x.shape, uint8)
+    elements, found = x.reshape(-1), quantized.reshape(-1)
+    for first in range(0, x.size, BLOCK):
+        part = slice(first, first + BLOCK)
+        shifted = np.divide(elements[part], scale)
+        np.rint(shifted, shifted)
+        np.add(shifted, np.float32(zero_point), shifted)
+        for call in saturating(shifted, found[part]):
+            call()
+    return quantized, np.asarray(scale), zero_point
 
 
 # ── the same in blocks ───────────────────────────────────────────────────────────────────────────
 
-#: Dtypes whose differences are exact in float32.
-_SHORT = (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(np.uint16), np.dtype(np.int16))
 #: Approximate number of calls per element.
 CALLS = 6
 
@@ -128,7 +130,7 @@ def quantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> Ho
     assert x is not None
     assert scale is not None
     is_plain = x.tensor.dtype == scale.tensor.dtype == float32 and op.precision in (None, float32)
-    if not is_plain or op.block_size or chain.output.tensor.dtype not in _SHORT:
+    if not is_plain or op.block_size or chain.output.tensor.dtype not in SHORT:
         return left_to_kernel(chain, site)
     scratch, workers = ScratchLayout(), thread_pool.size()
     piece = scratch.take(BLOCK, float32)
@@ -143,7 +145,7 @@ def dequantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> 
     assert isinstance(op, DequantizeLinear)
     assert x is not None
     assert scale is not None
-    is_plain = x.tensor.dtype in _SHORT and scale.tensor.dtype == float32
+    is_plain = x.tensor.dtype in SHORT and scale.tensor.dtype == float32
     if not is_plain or op.block_size or chain.output.tensor.dtype != float32:
         return left_to_kernel(chain, site)
     workers = thread_pool.size()
@@ -181,8 +183,6 @@ def _record_quantize(
     frame, scale, zero_point = _parameters(chain, axis, bound)
     out = bound[chain.output]
     x, target = (frame.view(each) for each in (bound[chain.nodes[0].distinct_reads[0]], out))
-    limits = np.iinfo(out.dtype)
-    low, high = np.float32(limits.min), np.float32(limits.max)
     tapes: list[Tape] = []
     count = blocks_worth(ELEMENT * CALLS * out.size, workers)
     for share in shares(frame.shape, count, BLOCK):
@@ -193,9 +193,7 @@ def _record_quantize(
             tape.append(partial(np.rint, found, out=found))
             if zero_point is not None:
                 tape.append(partial(np.add, found, cut(zero_point, block), out=found))
-            tape.append(partial(np.fmax, found, low, out=found))
-            tape.append(partial(np.fmin, found, high, out=found))
-            tape.append(partial(np.copyto, cut(target, block), found, casting="unsafe"))
+            tape.extend(saturating(found, cut(target, block)))
         tapes.append(tape)
     return tapes
 

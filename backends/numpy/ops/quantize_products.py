@@ -23,6 +23,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
+from ..numerics.convert import saturating
 from ..numerics.exact_sums import ExactSums, farthest
 from ..windows.integer_convolution import IntegerConvolution, IntegerConvOperands
 from .quantize import left_to_kernel
@@ -241,7 +242,4 @@ class _QuantizedProduct:
         tape.append(partial(np.rint, found, out=found))
         if operands.y_zero.any():
             tape.append(partial(np.add, found, operands.y_zero, out=found))
-        limits = np.iinfo(target.dtype)
-        tape.append(partial(np.fmax, found, np.float32(limits.min), out=found))
-        tape.append(partial(np.fmin, found, np.float32(limits.max), out=found))
-        tape.append(partial(np.copyto, target, found, casting="unsafe"))
+        tape.extend(saturating(found, target))

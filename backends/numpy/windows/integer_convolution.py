@@ -25,6 +25,7 @@ from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.calls import summing
+from ..numerics.convert import saturating
 from ..numerics.exact_sums import ExactSums, farthest
 from .columns import margins, region, windows
 
@@ -168,10 +169,14 @@ class IntegerConvolution:
         inside = pixels[(slice(None), *covered.at)]
         if inside.size:
             tape.append(partial(np.copyto, inside, image[(slice(None), *covered.inside)]))
-            zero_point = bound.get(self.operands.x_zero)
-            if zero_point is not None:
-                shift = zero_point.reshape(())
-                tape.append(partial(np.subtract, inside, shift, out=inside))
+            if (zero := self.operands.x_zero) is not None:
+                shift = bound.as_dtype(zero, float32).reshape(())
+                if shift.dtype != float32:
+                    given, shift = shift, np.empty((), float32)
+                    tape.append(partial(np.copyto, shift, given))
+                tape.append(
+                    partial(np.subtract, pixels, shift, out=pixels)
+                )  # rows of images are short
         tape.extend(partial(gap.fill, 0) for gap in margins(pixels, covered.at))
         return pixels
 
@@ -274,7 +279,4 @@ class IntegerConvolution:
         if zero_point is not None and zero_point.any():
             shift = zero_point.astype(float32).reshape(())
             tape.append(partial(np.add, ratio, shift, out=ratio))
-        limits = np.iinfo(target.dtype)
-        tape.append(partial(np.fmax, ratio, np.float32(limits.min), out=ratio))
-        tape.append(partial(np.fmin, ratio, np.float32(limits.max), out=ratio))
-        tape.append(partial(np.copyto, target, shown(ratio), casting="unsafe"))
+        tape.extend(saturating(ratio, target, shown(ratio)))
