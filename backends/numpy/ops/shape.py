@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
-from ....runtime.ir.dtypes import int64
+from ....runtime.ir.dtypes import int64, string
 from ....runtime.ir.types import Array
 from ....runtime.ops import shape as ops
 from ..engine.registry import kernel
 from ..numerics.convert import blank
+from ..numerics.elementwise import WORDS
 
 
 @kernel(ops.Shape)
@@ -65,15 +67,25 @@ def range_(op: ops.Range, start: Array, limit: Array, delta: Array) -> Array:
 @kernel(ops.EyeLike)
 def eye_like(op: ops.EyeLike, x: Array, *, out: Array) -> None:
     """Return ones on a diagonal."""
-    np.copyto(out, np.eye(*x.shape, k=op.k).astype(out.dtype))
+    out.fill(0)
+    places = np.arange(max(0, -op.k), min(len(out), out.shape[1] - op.k))
+    out[places, places + op.k] = 1
 
 
 @kernel(ops.Trilu)
 def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> None:
     """Keep one triangle of every matrix."""
-    rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
-    distance = columns - rows
+    if not x.size:
+        return
+    rows, columns = x.shape[-2:]
+    distance = np.arange(1 - rows, columns)
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     kept = distance >= diagonal if op.upper else distance <= diagonal
-    np.copyto(out, x)
-    np.copyto(out, np.array(blank(x.dtype), x.dtype), where=~kept)
+    # Each row of the matrix begins at one diagonal.
+    if x.dtype == string:
+        matrix = sliding_window_view(kept, columns)[::-1]
+        np.copyto(out, np.where(matrix, x, blank(string)))
+        return
+    word = WORDS[x.dtype.itemsize]
+    masks = sliding_window_view(np.negative(kept.astype(word)), columns)[::-1]
+    np.bitwise_and(x.view(word), masks, out=out.view(word))
