@@ -30,6 +30,7 @@ FILES = (
     "ml",
     "ml_linear",
     "ml_maps",
+    "ml_tables",
     "ml_trees",
     "movement",
     "norm",

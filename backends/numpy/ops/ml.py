@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from ....runtime.ir.dtypes import FLOATS, DType, float32, float64, int64, string
+from ....runtime.ir.dtypes import FLOATS, float32, float64, int64, string
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import (
     ArrayFeatureExtractor,
     Binarizer,
-    CategoryMapper,
     FeatureVectorizer,
     Imputer,
-    LabelEncoder,
     Normalizer,
     OneHotEncoder,
     Scaler,
@@ -89,36 +86,6 @@ def array_feature_extractor(op: ArrayFeatureExtractor, x: Array, y: Array) -> Ar
 def binarizer(op: Binarizer, x: Array) -> Array:
     """Compare with a threshold."""
     return (x > op.threshold).astype(x.dtype)
-
-
-def _looked_up(x: Array, keys: Array, values: Array, default: Any, dtype: DType) -> Array:
-    """Return the value of the last key equal to each element; NaN equals NaN."""
-    default = np.asarray(default).astype(dtype).reshape(())
-    if not len(keys):
-        return np.full(x.shape, default, dtype)
-    order = np.argsort(keys, kind="stable")
-    places = np.searchsorted(keys[order], x.reshape(-1), "right") - 1
-    nearest = order[np.maximum(places, 0)]
-    same = keys[nearest] == x.reshape(-1)
-    if x.dtype.kind == "f":
-        same |= np.isnan(keys[nearest]) & np.isnan(x.reshape(-1))
-    return np.where(same, values[nearest], default).reshape(x.shape).astype(dtype)
-
-
-@kernel(LabelEncoder)
-def label_encoder(op: LabelEncoder, x: Array) -> Array:
-    """Look up every element among the keys."""
-    values = op.values
-    return _looked_up(x, op.keys, values, op.default, values.dtype)
-
-
-@kernel(CategoryMapper)
-def category_mapper(op: CategoryMapper, x: Array) -> Array:
-    """Map strings to integers, or integers to strings."""
-    strings, ints = np.array(op.cats_strings or (), string), np.array(op.cats_int64s or (), int64)
-    if x.dtype == string:
-        return _looked_up(x, strings, ints, op.default_int64, int64)
-    return _looked_up(x, ints, strings, op.default_string, string)
 
 
 @kernel(FeatureVectorizer)

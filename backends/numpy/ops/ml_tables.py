@@ -1,0 +1,72 @@
+"""Operators of ai.onnx.ml that look elements up in a table."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from ....runtime.ir.dtypes import DType, int64, string
+from ....runtime.ir.types import Array
+from ....runtime.ops.ml import CategoryMapper, LabelEncoder
+from ..engine.registry import kernel
+
+#: Maximum range of integer keys per key, and that of any few, for an array of all values in it.
+SPARSE, FEWEST = 16, 1 << 12
+
+
+class Table:
+    """Values by key, the last of equal keys; NaN equals NaN.
+
+    Args:
+        keys: numbers or strings.
+        values: one for each key, of the dtype of results.
+        default: the value of other elements.
+    """
+
+    def __init__(self, keys: Array, values: Array, default: Any) -> None:
+        self._values, self._default = values, np.asarray(default).astype(values.dtype)
+        self._low, self._dense = 0, None
+        self._of_nan: Array | None = None
+        if keys.dtype.kind == "f" and (found := np.flatnonzero(np.isnan(keys))).size:
+            self._of_nan = values[found[-1]]
+        elif keys.dtype.kind == "i" and len(keys):
+            self._low, high = int(keys.min()), int(keys.max())
+            if high - self._low < max(FEWEST, SPARSE * len(keys)):
+                size = high - self._low + 1
+                self._dense = np.full(size + 1, self._default, values.dtype)
+                self._dense[keys.astype(int64) - self._low] = values
+        self._table = dict(zip(keys.tolist(), values.tolist(), strict=True))
+
+    def look_up(self, x: Array, out: Array) -> None:
+        """Write the value of every element to `out`, of the same shape."""
+        if self._dense is not None:
+            places = np.subtract(x, self._low, dtype=int64, casting="unsafe").view(np.uint64)
+            outside = np.uint64(len(self._dense) - 1)
+            np.take(self._dense, np.minimum(places, outside).view(int64), out=out, mode="clip")
+            return
+        default: Any = self._default.item()
+        found = map(self._table.get, x.reshape(-1).tolist(), repeat(default))
+        flat = np.empty(x.size, out.dtype)
+        flat[:] = [*found]
+        np.copyto(out, flat.reshape(x.shape))
+        if self._of_nan is not None:
+            np.copyto(out, self._of_nan, where=np.isnan(x))
+
+
+@lru_cache(16)
+def _table_of(op: LabelEncoder | CategoryMapper, dtype: DType) -> Table:
+    if isinstance(op, LabelEncoder):
+        return Table(op.keys, op.values, op.default)
+    strings, ints = np.array(op.cats_strings or (), string), np.array(op.cats_int64s or (), int64)
+    if dtype == string:
+        return Table(strings, ints, op.default_int64)
+    return Table(ints, strings, np.array(op.default_string, string))
+
+
+@kernel(LabelEncoder, CategoryMapper)
+def look_up(op: LabelEncoder | CategoryMapper, x: Array, *, out: Array) -> None:
+    """Replace every element by the value of the key equal to it."""
+    _table_of(op, x.dtype).look_up(x, out)
