@@ -15,8 +15,8 @@ from ..engine.registry import kernel
 #: Indices and weights of the lower neighbours of samples, and of the upper ones.
 Neighbours = tuple[tuple[Array, Array], tuple[Array, Array]]
 
-#: Candidates that are compared with one another at a time, and pairs of boxes.
-CANDIDATES, PAIRS = 64, 1 << 16
+#: Maximum boxes that are compared with all others at a time, and pairs of boxes.
+TOGETHER, PAIRS = 64, 1 << 16
 
 
 def _arithmetic(dtype: DType) -> DType:
@@ -162,16 +162,56 @@ def non_max_suppression(
     """Return [image, class, box] of the boxes to keep, higher scores first."""
     maximum = int(_scalar(max_output_boxes_per_class, 0))
     overlap = _scalar(iou_threshold, 0)
-    minimum = _scalar(score_threshold, -np.inf)
+    minimum = None if score_threshold is None else _scalar(score_threshold, -np.inf)
     found: list[Array] = []
     for image, rows in enumerate(scores):
-        corners = _corners(boxes[image], bool(op.center_point_box))
-        for label, row in enumerate(rows):
-            order = np.argsort(-row, kind="stable")
-            candidates = order if score_threshold is None else order[row[order] > minimum]
-            kept = _kept(corners, candidates, maximum, overlap)
-            found.append(np.stack(np.broadcast_arrays(image, label, kept), -1))
-    return np.concatenate(found).astype(int64) if found else np.zeros((0, 3), int64)
+        ordered = [_ordered(row, minimum) for row in rows]
+        kept = _kept(boxes[image], ordered, maximum, overlap, is_centred=bool(op.center_point_box))
+        labels = np.repeat(np.arange(len(rows)), [len(each) for each in kept])
+        chosen = np.array([box for each in kept for box in each], int64)
+        found.append(np.stack(np.broadcast_arrays(image, labels, chosen), -1))
+    return np.concatenate([np.zeros((0, 3), int64), *found], dtype=int64, casting="unsafe")
+
+
+def _kept(
+    boxes: Array, ordered: list[Array], maximum: int, overlap: float, *, is_centred: bool
+) -> list[list[int]]:
+    """Return which boxes of an image each class keeps.
+
+    Only the first of them are compared with one another, unless they are too few.
+    """
+    first = [candidates[: 2 * maximum + TOGETHER] for candidates in ordered]
+    kept = _kept_of(boxes, first, maximum, overlap, is_centred=is_centred)
+    short = [
+        label
+        for label, candidates in enumerate(ordered)
+        if len(kept[label]) < maximum and len(candidates) > len(first[label])
+    ]
+    others = [ordered[label] for label in short]
+    again = _kept_of(boxes, others, maximum, overlap, is_centred=is_centred)
+    for label, each in zip(short, again, strict=True):
+        kept[label] = each
+    return kept
+
+
+def _kept_of(
+    boxes: Array, ordered: list[Array], maximum: int, overlap: float, *, is_centred: bool
+) -> list[list[int]]:
+    is_candidate = np.zeros(len(boxes), bool)
+    for candidates in ordered:
+        is_candidate[candidates] = True
+    places, number = np.flatnonzero(is_candidate), np.cumsum(is_candidate) - 1
+    suppression = _Suppression(_corners(boxes[places], is_centred), overlap)
+    kept = [suppression.kept(number[candidates], maximum) for candidates in ordered]
+    return [places[each].tolist() if each else [] for each in kept]
+
+
+def _ordered(scores: Array, minimum: float | None) -> Array:
+    """Return the indices of boxes with a higher score than `minimum`, those with more first."""
+    if minimum is None:
+        return np.argsort(-scores, kind="stable")
+    some = np.flatnonzero(scores > minimum)
+    return some[np.argsort(-scores[some], kind="stable")] if some.size else some
 
 
 def _scalar(x: Array | None, default: float) -> float:
@@ -187,41 +227,57 @@ def _corners(boxes: Array, centred: bool) -> Array:
     return np.concatenate([np.minimum(wide[:2], wide[2:]), np.maximum(wide[:2], wide[2:])])
 
 
-def _kept(corners: Array, candidates: Array, maximum: int, overlap: float) -> Array:
-    """Return the candidates that no better one suppresses, some candidates at a time."""
-    kept = candidates[:0]
-    for first in range(0, len(candidates), CANDIDATES):
-        if len(kept) >= maximum:
-            break
-        some = candidates[first : first + CANDIDATES]
-        boxes = np.take(corners, some, 1)
-        left = np.ones(len(some), bool)
-        for start in range(0, len(kept), PAIRS // CANDIDATES):
-            check_time()
-            better = np.take(corners, kept[start : start + PAIRS // CANDIDATES], 1)
-            left &= (_overlaps(better, boxes) <= overlap).all(0)
-        some, boxes = some[left], np.compress(left, boxes, 1)
+class _Suppression:
+    """Which boxes of an image overlap which, compared once for all classes.
+
+    Args:
+        corners: [4, boxes], see `_corners`.
+        overlap: the intersection over union above which a box suppresses another.
+    """
+
+    def __init__(self, corners: Array, overlap: float) -> None:
+        self._corners, self._overlap = corners, overlap
+        area = (corners[2] - corners[0]) * (corners[3] - corners[1])
+        self._areas = np.where(area > 0, area, np.nan)  # boxes without area suppress nothing
+        self._together = max(1, min(TOGETHER, PAIRS // max(1, len(area))))
+        self._suppressed: dict[int, int] = {}
+
+    def kept(self, candidates: Array, maximum: int) -> list[int]:
+        """Return the candidates that no better one suppresses, at most so many."""
+        gone, kept, left = 0, list[int](), candidates.tolist() if maximum > 0 else []
+        known = self._suppressed
+        for at, box in enumerate(left):
+            if gone >> box & 1:
+                continue
+            kept.append(box)
+            if len(kept) == maximum:
+                break
+            if box not in known:
+                ahead = left[at : at + 2 * self._together]
+                self._compare([i for i in ahead if not gone >> i & 1 and i not in known])
+            gone |= known[box]
+        return kept
+
+    def _compare(self, some: list[int]) -> None:
+        """Compare the first of some boxes with all, whose bits are set if they are suppressed."""
         check_time()
-        words = np.zeros((len(some), CANDIDATES), bool)
-        words[:, : len(some)] = ~(_overlaps(boxes, boxes) <= overlap)
-        gone, found = 0, list[int]()
-        for i, suppressed in enumerate(
-            np.packbits(words, 1, "little").view("<u8").ravel().tolist()
-        ):
-            if not gone >> i & 1:
-                found.append(i)
-                gone |= suppressed
-        kept = np.concatenate([kept, some[found]])
-    return kept[: max(0, maximum)]
+        some = some[: self._together]
+        above = self._overlaps(np.array(some)) > self._overlap
+        if not self._overlap >= 0:  # even boxes that are apart overlap by 0
+            above[...] = True
+        for box, bits in zip(some, np.packbits(above, 1, "little"), strict=True):
+            self._suppressed[box] = int.from_bytes(bits.tobytes(), "little")
 
-
-def _overlaps(boxes: Array, others: Array) -> Array:
-    """Return intersection over union [boxes, others]; 0 if either box has no area."""
-    boxes, others = boxes[:, :, np.newaxis], others[:, np.newaxis]
-    high, wide = np.minimum(boxes[2:], others[2:]) - np.maximum(boxes[:2], others[:2])
-    shared = np.maximum(high, 0) * np.maximum(wide, 0)
-    areas = [(b[2] - b[0]) * (b[3] - b[1]) for b in (boxes, others)]
-    union = areas[0] + areas[1] - shared
-    valid = (shared > 0) & (areas[0] > 0) & (areas[1] > 0) & (union > 0)
-    with np.errstate(all="ignore"):
-        return np.where(valid, shared / union, shared.dtype.type(0))
+    def _overlaps(self, some: Array) -> Array:
+        """Return intersection over union [some, boxes], NaN or not above 0 if there is none."""
+        corners = self._corners[:, some, np.newaxis]
+        shared, wide = (
+            np.subtract(np.minimum(corners[axis + 2], self._corners[axis + 2]), low, out=low)
+            for axis in (0, 1)
+            for low in (np.maximum(corners[axis], self._corners[axis]),)
+        )
+        np.clip(shared, 0, np.inf, out=shared)  # else two negative factors were a positive product
+        np.multiply(shared, wide, out=shared)
+        union = np.add(self._areas[some, np.newaxis], self._areas, out=wide)
+        np.subtract(union, shared, out=union)
+        return np.divide(shared, union, out=shared)
