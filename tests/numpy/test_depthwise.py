@@ -81,10 +81,10 @@ def test_every_geometry(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("last")
 @pytest.mark.parametrize("name", [name for name in GEOMETRIES if GEOMETRIES[name][1] == 1])
 def test_every_geometry_with_channels_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of channels, those of half precision too, add up in the same order."""
+    """Blocks of images or channels, those of half precision too, add up in the same order."""
     kernel, _, given = GEOMETRIES[name]
     attributes: dict[str, Any] = {"pads": (1,) * 4, "strides": (1, 1), "dilations": (1, 1)} | given
-    x, w, b = random(2, 70, 21, 25), random(70, 1, *kernel), random(70)
+    x, w, b = random(5, 70, 21, 25), random(70, 1, *kernel), random(70)
     found = run(x, {"w": w, "b": b}, "channels last", **attributes)
     assert np.abs(found - expected(x, w, b, **attributes)).max() < 1e-5
     halves = [a.astype(np.float16) for a in (x, w, b)]

@@ -13,6 +13,7 @@ from ....runtime.ops.attention import (
     RotaryEmbedding,
 )
 from ..engine.registry import kernel
+from ..numerics.halves import in_dtype, store
 from ..numerics.products import multiply, sums
 
 
@@ -131,25 +132,40 @@ def flex_attention(op: FlexAttention, q: Array, k: Array, v: Array) -> Array:
 
 @kernel(RotaryEmbedding)
 def rotary_embedding(
-    op: RotaryEmbedding, x: Array, cos: Array, sin: Array, position_ids: Array | None = None
-) -> Array:
-    """Rotate the pairs of every head."""
+    op: RotaryEmbedding,
+    x: Array,
+    cos: Array,
+    sin: Array,
+    position_ids: Array | None = None,
+    *,
+    out: Array,
+) -> None:
+    """Rotate the pairs of every head: x · cos plus the other of each pair times ±sin."""
     dtype = float64 if x.dtype == float64 else float32
-    heads = by_head(x, op.num_heads)
-    size = op.rotary_embedding_dim or heads.shape[3]
     if position_ids is not None:
         cos, sin = cos[position_ids], sin[position_ids]
-    real, imaginary = (part.astype(dtype)[:, np.newaxis] for part in (cos, sin))
-    result = heads.astype(dtype)
-    rotated = result[..., :size]
-    if op.interleaved:
-        first, second = rotated[..., 0::2], rotated[..., 1::2]
-    else:
-        first, second = rotated[..., : size // 2], rotated[..., size // 2 :]
-    rotated = real * first - imaginary * second
-    second[...] = imaginary * first + real * second
-    first[...] = rotated
-    return (_joined(result) if x.ndim == 3 else result).astype(x.dtype)
+    size = 2 * cos.shape[-1]
+    first, second = (
+        (slice(0, size, 2), slice(1, size, 2))
+        if op.interleaved
+        else (slice(0, size // 2), slice(size // 2, size))
+    )
+    real, imaginary = (np.empty((*cos.shape[:-1], size), dtype) for _ in range(2))
+    real[..., first] = real[..., second] = cos
+    imaginary[..., second] = sin
+    np.negative(imaginary[..., second], out=imaginary[..., first])
+    result = out if out.dtype == dtype else np.empty(out.shape, dtype)
+    arrays = in_dtype(x, dtype), result, np.empty(x.shape, dtype)
+    source, target, spare = (by_head(each, op.num_heads) for each in arrays)
+    for one, other in ((first, second), (second, first)):
+        factors = imaginary[:, np.newaxis, :, one]
+        np.multiply(source[..., other], factors, out=spare[..., one])
+    np.copyto(target[..., size:], source[..., size:])
+    source, target, spare = (each[..., :size] for each in (source, target, spare))
+    np.multiply(source, real[:, np.newaxis], out=target)
+    np.add(target, spare, out=target)
+    if result is not out:
+        store(out, result)
 
 
 @kernel(LinearAttention)

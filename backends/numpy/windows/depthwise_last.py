@@ -34,10 +34,14 @@ INTO, OUT, TAP, LOOP = 0.6, 0.75, 0.16, 15.0
 
 
 class DepthwiseLast(ConvAlgorithm):
-    """A depthwise convolution, cut into blocks of channels of an image.
+    """A depthwise convolution, cut into blocks of channels of an image, or of images.
 
     Args:
         chain: a convolution for which `applies` holds, and its fused nodes.
+
+    Attributes:
+        stack: the images of a block, whose channels are one axis.
+        parts: the channels of a block.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -50,11 +54,13 @@ class DepthwiseLast(ConvAlgorithm):
         sizes = prod(self.region.shape), prod(self.window.output)
         self.together = COPIES // (sum(sizes) * self.dtype.itemsize)
         self.fewest = -(-channels // max(1, self.together))
+        self.stack = max(1, min(images, self.together // channels))
         wanted = -(-blocks_worth(self.nanoseconds, self.workers) // images)
-        count = max(1, min(max(wanted, self.fewest), channels // FEWEST))
+        self.stack = min(self.stack, max(1, images // self.workers))
+        count = max(1, min(max(wanted, self.fewest), channels // FEWEST)) if self.stack == 1 else 1
         bounds = [channels * i // count for i in range(count + 1)]
         self.parts = [slice(start, stop) for start, stop in pairwise(bounds)]
-        most = max(part.stop - part.start for part in self.parts)
+        most = self.stack * max(part.stop - part.start for part in self.parts)
         scratch = ScratchLayout()
         self.image, self.sums = (scratch.take(most * size, self.dtype) for size in sizes)
         self.nbytes = scratch.nbytes
@@ -76,7 +82,8 @@ class DepthwiseLast(ConvAlgorithm):
         outputs, taps = prod(self.window.output), prod(self.window.kernel)
         stages = (1 + self.chain.calls) * ELEMENT
         channel = prod(spatial) * INTO + outputs * (taps * TAP + OUT + stages)
-        return images * (channels * channel + self.fewest * taps * outputs * LOOP)
+        loops = self.fewest if self.stack == 1 else 1 / self.stack
+        return images * (channels * channel + loops * taps * outputs * LOOP)
 
     @property
     def kernel(self) -> str:
@@ -86,27 +93,31 @@ class DepthwiseLast(ConvAlgorithm):
 
     def _record(self, bound: Bound) -> list[Tape]:
         x, result = bound[self.x], bound[self.chain.output]
-        weights = bound.packed((self.w,), ("channels last", self.dtype), self._transposed)
+        layout = ("channels last", self.dtype, self.stack)
+        weights = bound.packed((self.w,), layout, self._transposed)
         bias = None if self.bias is None else bound.as_dtype(self.bias, self.dtype)
         frame = self.chain.frame((0, 1, 2))
         finish = self.chain.finish(frame, bound, self.dtype)
         tapes: list[Tape] = []
-        for image, some in product(range(len(x)), self.parts):
+        for first, some in product(range(0, len(x), self.stack), self.parts):
             tape: Tape = []
-            count = some.stop - some.start
-            copy = bound.scratch(self.image, (*self.region.shape, count))
+            images = slice(first, min(first + self.stack, len(x)))
+            counts = images.stop - first, some.stop - some.start
+            copy = bound.scratch(self.image, (*self.region.shape, *counts))
             if self.region.is_padded:
                 tape.append(partial(copy.fill, 0))
-            pixels = x[(image, some, *self.region.inside)].transpose(1, 2, 0)
+            pixels = x[(images, some, *self.region.inside)].transpose(2, 3, 0, 1)
             tape.append(copying(copy[self.region.at], pixels))
-            total = bound.scratch(self.sums, (*self.window.output, count))
-            seen = windows(copy.transpose(2, 0, 1), self.window, self.window.output)
-            factors = weights[..., some]
-            tape.append(summing("cuvxy,uvc->xyc", seen, factors, out=total))
+            total = bound.scratch(self.sums, (*self.window.output, *counts))
+            flat = copy.reshape(*self.region.shape, -1).transpose(2, 0, 1)
+            seen = windows(flat, self.window, self.window.output)
+            factors = weights[..., some.start : some.start + prod(counts)]
+            sums = total.reshape(*self.window.output, -1)
+            tape.append(summing("cuvxy,uvc->xyc", seen, factors, out=sums))
             if bias is not None:
                 tape.append(partial(np.add, total, bias[some], total))
-            place = frame.block((slice(image, image + 1), some, *self.box))
-            found, target = total.transpose(2, 0, 1), result[image, some]
+            place = frame.block((images, some, *self.box))
+            found, target = total.transpose(2, 3, 0, 1), result[images, some]
             if self.chain.stages and found.dtype != target.dtype:
                 finish(tape, place, found.reshape(lengths(place)))
             else:
@@ -116,5 +127,5 @@ class DepthwiseLast(ConvAlgorithm):
         return tapes
 
     def _transposed(self, w: Array) -> Array:
-        """Return the weights as [rows of the kernel, columns, channels]."""
-        return w[:, 0].transpose(1, 2, 0).astype(self.dtype, "C")
+        """Return the weights as [rows of the kernel, columns, channels of all images]."""
+        return np.tile(w[:, 0].transpose(1, 2, 0).astype(self.dtype), self.stack)
