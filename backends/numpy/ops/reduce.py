@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -16,8 +17,9 @@ from ..engine.registry import kernel
 from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
 
-#: Elements from which rows are accumulated as a whole.
-LONGEST = 64
+#: Elements from which rows are accumulated as a whole, those between the ends of an axis that share
+#: the cache, and those accumulated between two checks of the deadline.
+LONGEST, NEAR, UNCHECKED = 64, 32, 1 << 20
 
 Reducer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -102,10 +104,11 @@ def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
     if op.exclusive:
         totals[:1] = 0 if isinstance(op, ops.CumSum) else 1
         terms, sums = data[:-1], totals[1:]
-    if prod(x.shape[along:][1:]) < LONGEST:
-        function.accumulate(terms, 0, data.dtype, out=sums)
-    else:
+    inner, others = prod(x.shape[along:][1:]), x.size // max(1, x.shape[along])
+    if inner >= LONGEST or (others >= LONGEST and len(data) * inner <= NEAR):
         _accumulate_rows(function, terms, sums)
+    else:
+        function.accumulate(terms, 0, data.dtype, out=sums)
     if totals is not result:
         np.copyto(result, totals, casting="same_kind")
 
@@ -113,6 +116,9 @@ def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
 def _accumulate_rows(function: np.ufunc, terms: Array, out: Array) -> None:
     """Accumulate along the first axis, which numpy does column by column, row by row."""
     out[:1] = terms[:1]
-    for i in range(1, len(terms)):
+    step = max(1, UNCHECKED // max(1, terms[:1].size))
+    for first in range(0, len(terms) - 1, step):
         check_time()
-        function(out[i - 1], terms[i], out=out[i])
+        sums = [*out[first : first + step + 1]]
+        rows = [*terms[first + 1 : first + step + 1]]
+        deque(map(function, sums[:-1], rows, sums[1:]), 0)

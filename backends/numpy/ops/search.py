@@ -16,13 +16,22 @@ from ..engine.registry import kernel
 BLOCK = 1 << 24
 #: Rows of at least as many times the elements that TopK selects are partitioned before sorting.
 FEW = 4
+#: Elements of each group of which the best is found, at most; of which a row has as many as TopK
+#: selects, at least; and elements of a row from which rows are searched one by one.
+GROUP, FEWEST, LONG = 64, 8, 1 << 12
 
 
 @kernel(TopK)
 def top_k(op: TopK, x: Array, k: Array) -> tuple[Array, Array]:
     """Return the largest (or smallest) elements; of equal ones the lower index comes first."""
     count = int(k.reshape(-1)[0])
-    rows, largest = np.moveaxis(_sortable(x), op.axis, -1), bool(op.largest)
+    keys, largest = _sortable(x), bool(op.largest)
+    if count == 1 and (first := _first(keys, op.axis, largest)) is not None:
+        return np.take_along_axis(x, first, op.axis), first
+    rows = np.moveaxis(keys, op.axis, -1)
+    if (top := _top_of_long(rows, count, largest)) is not None:
+        places = np.moveaxis(top, -1, op.axis)
+        return np.take_along_axis(x, places, op.axis), places
     found = _candidates(rows, count, largest) if 0 < FEW * count <= rows.shape[-1] else None
     if found is None:
         places = _order(rows, largest)[..., :count]
@@ -47,6 +56,49 @@ def _order(rows: Array, largest: bool) -> Array:
     if not largest:
         return np.argsort(rows, -1, kind="stable")
     return rows.shape[-1] - 1 - np.flip(np.argsort(np.flip(rows, -1), -1, kind="stable"), -1)
+
+
+def _first(x: Array, axis: int, largest: bool) -> Array | None:
+    """Return the index of the first largest or smallest element; None if NaN hides the latter."""
+    if not x.shape[axis]:
+        return None
+    if largest:
+        return x.argmax(axis, keepdims=True)
+    found = x.argmin(axis, keepdims=True)
+    is_number = x.dtype.kind != "f" or not np.isnan(np.take_along_axis(x, found, axis)).any()
+    return found if is_number else None
+
+
+def _top_of_long(rows: Array, count: int, largest: bool) -> Array | None:
+    """Return the sorted indices of the top elements of a few long rows; None for others."""
+    length = rows.shape[-1]
+    if not (rows.size == length or length >= LONG) or FEWEST * count > length or not count:
+        return None
+    found: list[Array] = []
+    for row in rows.reshape(-1, length):
+        check_time()
+        top = _top(row, count, largest)
+        if top is None:
+            return None
+        found.append(top)
+    return np.array(found, int64).reshape(*rows.shape[:-1], count)
+
+
+def _top(row: Array, count: int, largest: bool) -> Array | None:
+    """Return the sorted indices of the top elements; None if there is a NaN.
+
+    Of as many groups as that, each has an element among those that are at least the least of the
+    groups' own best: no others are sorted.
+    """
+    size = min(GROUP, len(row) // (2 * count))
+    groups, rest = row[: len(row) // size * size].reshape(size, -1), row[len(row) // size * size :]
+    best = groups.max(0) if largest else groups.min(0)
+    if row.dtype.kind == "f" and (np.isnan(best).any() or np.isnan(rest).any()):
+        return None
+    place = len(best) - count if largest else count - 1
+    limit = np.partition(best, place)[place]
+    chosen = np.flatnonzero(row >= limit if largest else row <= limit)
+    return chosen[_order(row[chosen], largest)[:count]]
 
 
 def _candidates(rows: Array, count: int, largest: bool) -> Array | None:
