@@ -41,7 +41,7 @@ class Trees:
         modes: the comparisons in use, as indices of `COMPARE`.
         may_miss: whether NaN takes another branch than comparison would.
         always: whether every row gets a weight for every target.
-        feature: that of the forest, as numpy indexes.
+        roots, feature: those of the forest, as numpy indexes.
         children: [2 * nodes], the false and the true child of each node, likewise.
     """
 
@@ -51,6 +51,7 @@ class Trees:
     modes: tuple[int, ...]
     may_miss: bool
     always: bool
+    roots: Array
     feature: Array
     children: Array
 
@@ -70,6 +71,7 @@ class Trees:
             modes,
             bool(forest.missing.any()),
             _reaches_all(forest, counts),
+            forest.roots.astype(np.intp),
             forest.feature.astype(np.intp),
             forest.children.T.astype(np.intp).ravel(),
         )
@@ -81,13 +83,19 @@ class Trees:
         count, nodes = len(rows), len(self.feature)
         if count * nodes <= FEW:
             taken = self._branches(rows.take(self.feature, 1), None, may_miss)
+            after = np.where(taken, self.children[1::2], self.children[::2])
+            if count == 1:
+                after, places = after[0], self.roots
+                for _ in range(trees.depth):
+                    places = after.take(places)
+                return places[np.newaxis]
             line = np.arange(0, count * nodes, nodes)[:, np.newaxis]
-            after = self.children.take(taken + np.arange(0, 2 * nodes, 2)) + line
-            places = trees.roots + line
+            after += line
+            places = self.roots + line
             for _ in range(trees.depth):
                 places = after.take(places)
             return places - line
-        places = np.tile(trees.roots.astype(np.intp), (count, 1))
+        places = np.tile(self.roots, (count, 1))
         line = np.arange(count)[:, np.newaxis] * rows.shape[1]
         for _ in range(trees.depth):
             at = self.feature.take(places)
@@ -123,9 +131,12 @@ class Trees:
     def aggregated(self, rows: Array, how: str) -> tuple[Array, Array]:
         """Return sums (or averages, minima, maxima) [rows, targets], and whether there are any."""
         trees, targets = len(self.forest.roots), self.forest.targets
+        step = max(1, BLOCK // max(1, trees * targets))
+        if self.always and how == "SUM" and len(rows) <= step:
+            sums = np.add.reduce(self.weights.take(self.leaves(rows), 0), 1)
+            return sums, np.ones(sums.shape, bool)
         sums = np.zeros((len(rows), targets))
         found = np.full(sums.shape, self.always)
-        step = max(1, BLOCK // max(1, trees * targets))
         for first in range(0, len(rows), step):
             part = slice(first, first + step)
             leaves = self.leaves(rows[part])
