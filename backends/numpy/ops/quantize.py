@@ -59,6 +59,20 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
     return np.take(parameter, np.arange(shape[axis]) // block_size, axis)
 
 
+def _aligned(
+    x: Array, axis: int, block_size: int, *parameters: Array | None
+) -> tuple[Array, tuple[Array | None, ...]]:
+    """Return `x` and parameters in shapes that broadcast; blocks are an axis of their own."""
+    if not block_size or x.shape[axis] % block_size:
+        shape = x.shape
+        spread = (p if p is None else _spread(p, shape, axis, block_size) for p in parameters)
+        return x, tuple(spread)
+    axis %= x.ndim
+    split = (*x.shape[:axis], -1, block_size, *x.shape[axis + 1 :])
+    blocks = x.reshape(split) if x.size else x.reshape(*split[:axis], 0, *split[axis + 1 :])
+    return blocks, tuple(p if p is None else np.expand_dims(p, axis + 1) for p in parameters)
+
+
 def _saturated(ratio: Array, zero_point: Array | None, to: DType, saturate: bool = True) -> Array:
     """Return round(ratio) + zero_point saturated to `to`; floats are not rounded first."""
     wide = ratio if ratio.dtype == float64 else ratio.astype(float32, copy=False)
@@ -77,10 +91,10 @@ def quantize_linear(
     to = op.output_dtype or (uint8 if zero_point is None else zero_point.dtype)
     dtype = op.precision or scale.dtype
     dtype = {float8e8m0: float32, int32: float64}.get(dtype, dtype)
-    divisor = _spread(scale, x.shape, op.axis, op.block_size).astype(dtype, copy=False)
-    if zero_point is not None:
-        zero_point = _spread(zero_point, x.shape, op.axis, op.block_size)
-    return _saturated(x.astype(dtype, copy=False) / divisor, zero_point, to, bool(op.saturate))
+    blocks, (divisor, shift) = _aligned(x, op.axis, op.block_size, scale, zero_point)
+    assert divisor is not None
+    ratio = blocks.astype(dtype, copy=False) / divisor.astype(dtype, copy=False)
+    return _saturated(ratio, shift, to, bool(op.saturate)).reshape(x.shape)
 
 
 @kernel(DequantizeLinear)
@@ -88,12 +102,14 @@ def dequantize_linear(
     op: DequantizeLinear, x: Array, scale: Array, zero_point: Array | None = None
 ) -> Array:
     """Return (x - zero_point) * scale."""
-    wide = x if x.dtype in INTEGERS else x.astype(float32)
-    if zero_point is not None:
+    blocks, (factor, shift) = _aligned(x, op.axis, op.block_size, scale, zero_point)
+    assert factor is not None
+    wide = blocks if x.dtype in INTEGERS else blocks.astype(float32)
+    if shift is not None:
         wide = wide.astype({int32: int64}.get(x.dtype, int32) if x.dtype in INTEGERS else float32)
-        wide = wide - _spread(zero_point, x.shape, op.axis, op.block_size).astype(wide.dtype)
-    factor = _spread(scale, x.shape, op.axis, op.block_size).astype(float32, copy=False)
-    return convert(wide.astype(float32, copy=False) * factor, op.output_dtype or scale.dtype)
+        wide = wide - shift.astype(wide.dtype)
+    found = wide.astype(float32, copy=False) * factor.astype(float32, copy=False)
+    return convert(found, op.output_dtype or scale.dtype).reshape(x.shape)
 
 
 @kernel(DynamicQuantizeLinear)
