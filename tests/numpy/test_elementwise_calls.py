@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tercet
 from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE, elementwise_call
 from tercet.runtime.ir.dtypes import bfloat16
 from tercet.runtime.ops import elementwise as ops
+
+from .graphs import model, node, random
 
 VALUES = (-np.inf, -7.5, -1, -0.0, 0.0, 1e-30, 2, 7.5, np.inf, np.nan)
 BOUNDS = [(), (-1,), (None, 2), (-1, 2), (2, -1), (0, 6)]
@@ -75,3 +78,25 @@ def test_where_keeps_bits(name: str, over: int | None) -> None:
     out = np.empty(x.shape, dtype) if over is None else operands[over]
     elementwise_call(ELEMENTWISE[ops.Where](ops.Where()), condition, *operands, out=out)()
     assert out.tolist() == want.tolist() if name == "O" else out.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 4, 5])
+@pytest.mark.parametrize("rows", [3, 9000])
+def test_rows_so_short_that_columns_are_faster(rows: int, columns: int) -> None:
+    x, scale, shift = random(2, rows, columns), random(rows, 1), random(columns)
+    nodes = [
+        node("Mul", ["x", "scale"], "a"),
+        *(node("Add", ["a", "shift"], "b"), node("Where", ["c", "b", "a"], "y")),
+    ]
+    feeds = {"x": x, "c": random(2, rows, columns) > 0}
+    with tercet.load(model(nodes, feeds, {"scale": scale, "shift": shift}), stop_at=0) as loaded:
+        found = loaded.run(feeds)["y"]
+    assert np.array_equal(found, np.where(feeds["c"], x * scale + shift, x * scale))
+
+
+@pytest.mark.parametrize("size", [10, 70_000])
+def test_halves_are_rounded_once(size: int) -> None:
+    """Blocks are computed in float32, which is what numpy does one by one."""
+    x, y = (np.resize(random(997, dtype=np.float16), size) for _ in range(2))
+    found = tercet.run_op("Mul", x, y)
+    assert np.array_equal(found, (x.astype(np.float32) * y).astype(np.float16))

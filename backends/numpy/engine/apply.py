@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ....runtime.ir.types import Array, HostValue, TensorType, ValueType
 from ....runtime.plan.backend import BuildContext, Claim
 from ..numerics.elementwise import CALLS, ELEMENTWISE, elementwise_call
 from . import thread_pool
-from .blocking import Frame, cut, shares
+from .blocking import Block, Frame, cut, lengths, shares
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
 from .registry import PlainKernel
@@ -23,6 +24,8 @@ from .step import Bound, HostStep, Tape
 
 #: Elements per block for several calls, sized for the L2 cache.
 BLOCK = 1 << 15
+#: Maximum elements of a row, and minimum rows, that are faster column by column.
+SHORT, MANY = 4, 1 << 10
 #: Bytes between elements that collide in the cache, those of a copy from which that matters, and
 #: how many such elements are copied together.
 CLASH, CLASHING, TOGETHER = 1 << 11, 1 << 17, 16
@@ -66,12 +69,23 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     tapes: list[Tape] = []
     for share in shares(frame.shape, count, max(1, result.size) if is_whole else BLOCK):
         tape: Tape = []
-        for block in share:
+        for block in _columns(share) if isinstance(function, np.ufunc) else share:
             arrays = [None if data is None else cut(data, block) for data in operands]
             tape.append(elementwise_call(function, *arrays, out=cut(target, block)))
             finish(tape, block)
         tapes.append(tape)
     return tapes
+
+
+def _columns(share: Sequence[Block]) -> Iterator[Block]:
+    """Yield blocks, cut into columns if rows are so short that starting a loop over one is most."""
+    for block in share:
+        count = lengths(block)
+        if count[-1] > SHORT or prod(count[:-1]) < MANY:
+            yield block
+            continue
+        for i in range(block[-1].start, block[-1].stop):
+            yield (*block[:-1], slice(i, i + 1))
 
 
 def _has_halves(chain: Chain) -> bool:

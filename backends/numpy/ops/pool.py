@@ -211,7 +211,7 @@ class Pooling:
 
 
 def _copy(data: Array, out: Array) -> None:
-    np.copyto(out, data)
+    store(out, data)
 
 
 def _sums_of(dtype: DType) -> DType:
@@ -236,7 +236,7 @@ def max_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep | s
     dtype = _sums_of(x.tensor.dtype)
     reduction = Reduction(np.maximum, lowest(dtype), dtype)
     if dtype != x.tensor.dtype:  # numpy compares halves one by one
-        reduction = replace(reduction, prepare=_copy, finish=_narrow)
+        reduction = replace(reduction, prepare=_copy, finish=_copy)
     return Pooling(chain, axes, reduction, options).step(site)
 
 
@@ -292,10 +292,6 @@ def average_pool(chain: Chain, site: BuildContext, options: Options) -> HostStep
     prepare = None if dtype == x.tensor.dtype else _copy
     reduction = Reduction(np.add, 0, dtype, prepare, finish)
     return Pooling(chain, axes, reduction, options).step(site)
-
-
-def _narrow(data: Array, out: Array) -> None:
-    store(out, data)
 
 
 @builder(LpPool, dtypes=FLOATS)
