@@ -1,11 +1,11 @@
 """Where nodes run: each backend claims nodes of a `Graph` and builds steps for them.
 
-A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the
-backend itself, then those that take on the same device what it leaves over. It raises
-`BackendUnavailable` where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass
-of the backend's own options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that
-`Options.conv` and `Options.algorithms` may ask it for (a dict maps each to the operators that have
-it), ``USES``, which options of `PARTIAL` it uses, and ``tf32`` if it has that precision, and
+A backend is a module with a function ``open_backends(options) -> tuple[Backend, ...]``: the backend
+itself, then those that take on the same device what it leaves over. It raises `BackendUnavailable`
+where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass of the backend's own
+options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that `Options.conv` and
+`Options.algorithms` may ask it for (a dict maps each to the operators that have it, or to None for
+all), ``USES``, which options of `PARTIAL` it uses, and ``tf32`` if it has that precision, and
 ``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers. What a backend
 opens behind it counts as its own. Other packages add backends through the entry point group
 ``tercet.backends``.
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING
 
 from ..runtime.base.arguments import unfit
 from ..runtime.errors import BackendUnavailable, TercetError, UsageError, did_you_mean
+from ..runtime.ir.graph import Graph
 from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
-from .options import TF32, check_algorithms, check_used, integers_of, with_own
+from .options import TF32, check_algorithms, check_nodes, check_used, integers_of, with_own
 from .options import usable as _usable
 
 if TYPE_CHECKING:
@@ -207,6 +208,19 @@ def check_options(
         options = with_own(options, own, _opener(own))
     chain = {each: _opener(each) for each in _in_order(name, fallback)}
     check_used(options, chain, lambda: {each: _opener(each) for each in names()})
+
+
+def check_algorithms_of_nodes(options: Options, *graphs: Graph) -> None:
+    """Raise UsageError for a name in `Options.algorithms` that no node has.
+
+    Or for an algorithm that no backend has for a node of this name.
+
+    Args:
+        options: the user's.
+        graphs: the graph as imported, and what the passes have made of it.
+    """
+    if options.algorithms:
+        check_nodes(options, graphs, map(_opener, names()))
 
 
 def _in_order(name: str | Sequence[str], fallback: str | Sequence[str] | None) -> tuple[str, ...]:

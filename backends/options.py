@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 from ..runtime.base.arguments import shown, unfit
 from ..runtime.errors import UsageError, did_you_mean
+from ..runtime.ir.graph import Graph
 from ..runtime.ir.op import OPERATORS
 from ..runtime.options import Options
 
@@ -50,27 +51,97 @@ def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options
 
 
 def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) -> None:
-    """Raise UsageError for an algorithm in `options` that no backend has.
+    """Raise UsageError for an algorithm in `options` that no backend has, or for another operator.
 
     Args:
         options: `Options.conv` and `Options.algorithms` name algorithms.
         openers: `open_backends` of all backends; the module around it lists its algorithms, if it
             has any, as ``ALGORITHMS``. One backend ignores the algorithms of another.
     """
-    asked: list[tuple[str, object, str]] = [
-        ("algorithms", {node: names}, names) for node, names in options.algorithms.items()
+    asked: list[tuple[str, object, str, str]] = [
+        ("algorithms", {node: names}, node, names) for node, names in options.algorithms.items()
     ]
     if options.conv is not None:
-        asked.append(("conv", options.conv, options.conv))
+        asked.append(("conv", options.conv, "Conv", options.conv))
     if not asked:
         return
-    known = _listed(ALGORITHMS, openers)
-    for argument, given, names in asked:
-        for name in names.split(","):
-            if name.partition(":")[0] not in known:
-                hint = did_you_mean(name, known)
-                reason = f"there is no algorithm '{name}'{hint} (algorithms: {', '.join(known)})"
+    tables = [_algorithms(opener) for opener in openers]
+    every = dict.fromkeys(name for table in tables for name in table)
+    for argument, given, node, names in asked:
+        for name in _plain(names):
+            if name not in every:
+                reason = f"there is no algorithm '{name}'{_among(name, every)}"
                 raise unfit(UsageError, argument, reason, given)
+            known = _known(tables, [node])
+            if _is_operator(node) and name not in known:
+                reason = f"{node} has no algorithm '{name}'{_among(name, known)}"
+                raise unfit(UsageError, argument, reason, given)
+
+
+def check_nodes(
+    options: Options, graphs: Iterable[Graph], openers: Iterable[Callable[..., Any]]
+) -> None:
+    """Raise UsageError for a node in `Options.algorithms` that there is not, or has no such one.
+
+    Names of operators are accepted whether or not there are such nodes.
+
+    Args:
+        options: see `check_algorithms`.
+        graphs: the graph as imported, and what the passes have made of it.
+        openers: see `check_algorithms`.
+    """
+    kinds: dict[str, dict[str, None]] = {}
+    for graph in graphs:
+        for node in graph.walk():
+            for name in (node.name, *node.origin):
+                kinds.setdefault(name, {})[node.kind] = None
+    tables = [_algorithms(opener) for opener in openers]
+    for node, names in options.algorithms.items():
+        if _is_operator(node):
+            continue
+        if node not in kinds:
+            hint = did_you_mean(node, (*kinds, *(name for _, name in OPERATORS)))
+            raise unfit(UsageError, "algorithms", f"the model has no node '{node}'{hint}")
+        known = _known(tables, kinds[node])
+        for name in _plain(names):
+            if name not in known:
+                about = f"{' and '.join(kinds[node])} has no algorithm '{name}'"
+                raise unfit(UsageError, "algorithms", about + _among(name, known), {node: names})
+
+
+def _plain(names: str) -> list[str]:
+    """Return names of algorithms without their forms."""
+    return [name.partition(":")[0] for name in names.split(",")]
+
+
+def _among(name: str, known: Iterable[str]) -> str:
+    """Return a hint, and the names that there are."""
+    known = [*known]
+    return f"{did_you_mean(name, known)} (algorithms: {', '.join(known)})"
+
+
+def _is_operator(node: str) -> bool:
+    """Whether a name is that of an operator, not of a node."""
+    return any(node == name for _, name in OPERATORS)
+
+
+def _algorithms(opener: Callable[..., Any]) -> Mapping[str, Collection[str] | None]:
+    """Return the operators of each algorithm of the module around `opener`; None for all."""
+    found = getattr(_module(opener), ALGORITHMS, ())
+    return cast("Any", found) if isinstance(found, Mapping) else dict.fromkeys(found)
+
+
+def _known(
+    tables: Iterable[Mapping[str, Collection[str] | None]], operators: Iterable[str]
+) -> dict[str, None]:
+    """Return the algorithms that some of these operators have, by `_algorithms` of backends."""
+    wanted = set(operators)
+    return {
+        name: None
+        for table in tables
+        for name, able in table.items()
+        if able is None or not wanted.isdisjoint(able)
+    }
 
 
 def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Options:
@@ -94,16 +165,9 @@ def usable(options: Options, openers: Mapping[str, Callable[..., Any]]) -> Optio
 
 def _fits_any(names: str | None, node: str, openers: Mapping[str, Callable[..., Any]]) -> bool:
     """Whether one of these backends has one of the algorithms for a node or an operator."""
-    wanted = [name.partition(":")[0] for name in names.split(",")] if names else []
-    is_operator = any(node == name for _, name in OPERATORS)
-    for opener in openers.values():
-        known = getattr(_module(opener), ALGORITHMS, ())
-        for name in wanted:
-            if name in known and not (
-                is_operator and isinstance(known, Mapping) and node not in known[name]
-            ):
-                return True
-    return False
+    tables = [_algorithms(opener) for opener in openers.values()]
+    known = _known(tables, [node]) if _is_operator(node) else {n for each in tables for n in each}
+    return any(name in known for name in _plain(names)) if names else False
 
 
 def check_used(

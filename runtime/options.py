@@ -11,10 +11,8 @@ from .base import arguments
 from .base.arguments import Rule
 from .base.cache import default_cache
 from .errors import UsageError, did_you_mean
-from .ir.op import OPERATORS
 
 if TYPE_CHECKING:
-    from .ir.graph import Graph
     from .passes.driver import IntegerChoice
 
 T = TypeVar("T")
@@ -130,22 +128,6 @@ class Options:
         own = (self.algorithms[name] for name in (*names, operator) if name in self.algorithms)
         found = next(own, self.conv if operator == "Conv" else None)
         return () if found is None else tuple(found.split(","))
-
-
-def check_algorithms(graph: Graph, algorithms: Mapping[str, str]) -> None:
-    """Raise UsageError for a name in `Options.algorithms` that no node of the file has.
-
-    Names of operators are accepted whether or not the file has such nodes.
-    """
-    if not algorithms:
-        return
-    known = {name: None for node in graph.walk() for name in (node.name, *node.origin, node.kind)}
-    known |= dict.fromkeys(name for _, name in OPERATORS)
-    for name in algorithms:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            reason = f"the model has no node '{name}'{hint}"
-            raise arguments.unfit(UsageError, "algorithms", reason)
 
 
 # ── rules ────────────────────────────────────────────────────────────────────────────────────────

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from .backends import check_algorithms_of_nodes
 from .backends.numpy import evaluate
 from .importers.onnx import Imported
 from .runtime.ir.graph import Graph
-from .runtime.options import Options, check_algorithms
+from .runtime.options import Options
 from .runtime.plan.backend import Backend
 from .runtime.plan.orders import reorder
 from .runtime.session.freeze import FROZEN, freeze_inputs
@@ -44,14 +45,15 @@ def prepared(
         from .runtime.passes.to_half import check_kept  # with all that half precision needs
 
         check_kept(found.graph, options.keep_float32)
-    check_algorithms(found.graph, options.algorithms)
     frozen = {**FROZEN.get(), **(freeze or {})}
     given = {**WEIGHTS.get(), **(weights or {})}
     graph = refit(found.graph, given) if given else found.graph
     graph = freeze_inputs(graph, frozen) if frozen else graph
     if len(backends) == 1:
         reorder(graph, backends[0])
-    return Prepared(graph, optimised(graph, options, evaluate))
+    made = optimised(graph, options, evaluate)
+    check_algorithms_of_nodes(options, graph, made.graph)
+    return Prepared(graph, made)
 
 
 def model_of(

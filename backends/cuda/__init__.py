@@ -11,41 +11,45 @@ from .integers import why_floats
 INTEGERS = why_floats
 #: Options that only some backends use.
 USES = ("device", "tune", "tf32")
-#: Names for `Options.conv` and `Options.algorithms`; docs/algorithms.md describes them.
-ALGORITHMS = (
-    "naive",
-    "naive_nhwc",
-    "direct",
-    "explicit_gemm",
-    "volume",
-    "subpixel",
-    "implicit_gemm",
-    "implicit_precomp_gemm",
-    "gemm_1x1",
-    "winograd_f2",
-    "winograd_f4",
-    "winograd_f2_nonfused",
-    "winograd_f4_nonfused",
-    "fft",
-    "depthwise",
-    "few_channels",
-    "few_channels_mma",
-    "grouped",
-    "tensor_cores",
-    "half_sums",
-    "in_halves",
-    "strided",
-    "gemv",
-    "short",
-    "few_terms",
-    "short_stacks",
-    "dots",
-    "gemm",
-    "gemm_naive",
-    "gemm_blocked",
-    "gemm_registers",
-    "gemm_vectors",
-)
+_OF_CONV, _OF_PRODUCTS = ("Conv",), ("MatMul", "Gemm")
+_OF_BOTH = (*_OF_CONV, *_OF_PRODUCTS)
+_OF_CONVS = ("Conv", "ConvTranspose")
+#: Names for `Options.conv` and `Options.algorithms`, with the operators that have such an
+#: algorithm; docs/algorithms.md describes them.
+ALGORITHMS = {
+    "naive": (*_OF_CONVS, *_OF_PRODUCTS),
+    "naive_nhwc": _OF_CONV,
+    "direct": _OF_CONV,
+    "explicit_gemm": _OF_CONVS,
+    "volume": _OF_CONV,
+    "subpixel": ("ConvTranspose",),
+    "implicit_gemm": _OF_CONVS,
+    "implicit_precomp_gemm": _OF_CONV,
+    "gemm_1x1": _OF_CONV,
+    "winograd_f2": _OF_CONV,
+    "winograd_f4": _OF_CONV,
+    "winograd_f2_nonfused": _OF_CONV,
+    "winograd_f4_nonfused": _OF_CONV,
+    "fft": _OF_CONV,
+    "depthwise": _OF_CONVS,
+    "few_channels": _OF_CONV,
+    "few_channels_mma": _OF_CONV,
+    "grouped": _OF_CONV,
+    "tensor_cores": _OF_BOTH,
+    "half_sums": _OF_BOTH,
+    "in_halves": _OF_BOTH,
+    "strided": _OF_PRODUCTS,
+    "gemv": _OF_PRODUCTS,
+    "short": _OF_PRODUCTS,
+    "few_terms": _OF_PRODUCTS,
+    "short_stacks": _OF_PRODUCTS,
+    "dots": _OF_PRODUCTS,
+    "gemm": _OF_PRODUCTS,
+    "gemm_naive": ("MatMul",),
+    "gemm_blocked": ("MatMul",),
+    "gemm_registers": ("MatMul",),
+    "gemm_vectors": ("MatMul",),
+}
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 #: Its own, and those of the kernels behind it.
-USES, ALGORITHMS = cuda.USES, (*names.ALGORITHMS, *cuda.ALGORITHMS)
+USES = cuda.USES
+ALGORITHMS = {**dict.fromkeys(names.ALGORITHMS), **cuda.ALGORITHMS}
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
@@ -187,10 +188,36 @@ def test_numpy_computes_the_convolutions_that_are_named_by_windows() -> None:
 
     windows = result(conv="direct")
     assert windows != result()  # Winograd's
-    with pytest.raises(UsageError, match=r"'Relu': 'direct'.*'numpy' does not use it"):
-        result(algorithms={"Relu": "direct"})
+    with pytest.raises(UsageError, match=r"'MatMul': 'naive'.*'numpy' does not use it"):
+        result(algorithms={"MatMul": "naive"})
     for algorithms in ({"c": "direct"}, {"Conv": "naive"}, {"c": "fft,direct"}):
         assert result(algorithms=algorithms) == windows
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"conv": "gemm"}, "conv='gemm': Conv has no algorithm 'gemm'; did you mean 'gemm_1x1'?"),
+        ({"algorithms": {"Relu": "direct"}}, "Relu has no algorithm 'direct' (algorithms: "),
+        ({"algorithms": {"MatMul": "gemm,fft"}}, "MatMul has no algorithm 'fft' (algorithms: "),
+        ({"algorithms": {"c": "direct,naive:4"}}, ""),
+        ({"algorithms": {"r": "direct"}}, "{'r': 'direct'}: Relu has no algorithm 'direct' ("),
+        ({"algorithms": {"cc": "direct"}}, "the model has no node 'cc'; did you mean 'c'?"),
+    ],
+    ids=str,
+)
+def test_algorithms_are_for_operators_that_have_them(given: dict[str, Any], said: str) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 21]>
+        g (float[1,1,6,6] x, float[1,1,3,3] w) => (float[1,1,4,4] y) {
+            [c] z = Conv (x, w)
+            [r] y = Relu (z)
+        }"""
+    )
+    with ExitStack() as stack:
+        if said:
+            stack.enter_context(pytest.raises(UsageError, match=re.escape(said)))
+        tercet.load(model, **given).close()
 
 
 def test_options_of_a_backend_are_shown_as_they_are_written() -> None:
