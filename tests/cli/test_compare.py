@@ -71,7 +71,10 @@ def test_sizes_of_1_that_a_runtime_refuses(tercet: Tercet, folder: Path) -> None
     done = tercet("compare", "m.onnx", "-b", "onnxruntime", "-b", "numpy")
     assert done.code == 3
     assert "onnxruntime does not run this model" in done.err
-    assert "dynamic dimensions defaulted to 1: h, w; --dim and --shape set them" in done.err
+    assert (
+        "dynamic dimensions defaulted to 1: h, w; --dim and --shape (dims, shapes) set them"
+        in done.err
+    )
 
 
 def test_skipping(tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,15 +29,11 @@ from tercet.runtime.session.model import TensorInfo
 from tercet.tools.common import random_arrays
 from tercet.tools.common.archives import write_archive
 from tercet.tools.common.arrays import read_test_data
+from tercet.tools.common.as_option import as_option
 from tercet.tools.common.images import Pixels, read_images
-from tercet.tools.common.inputs import (
-    InputRequest,
-    assumed_dims,
-    input_shapes,
-    make_inputs,
-    random_inputs,
-)
+from tercet.tools.common.inputs import InputRequest, make_inputs, random_inputs
 from tercet.tools.common.measure import Repeat, interleave
+from tercet.tools.common.shapes import assumed_dims, input_shapes
 
 from . import models
 from .conftest import Tercet
@@ -159,6 +155,25 @@ PAIR = [info(("n", 3, None), name="a"), info(("n", "m"), name="b")]
 )
 def test_input_shapes(shapes, dims, expected) -> None:
     assert input_shapes(PAIR, shapes, dims) == expected
+
+
+@pytest.mark.parametrize(
+    ("shapes", "dims", "python", "words"),
+    [
+        (["y=2x3"], [], "shapes={'y': (2, 3)}", "--shape y=2x3"),
+        (["x=2x3"], [], "shapes={'x': (2, 3)}", "--shape x=2x3"),
+        (["2x3"], [], "shapes=(2, 3)", "--shape 2x3"),
+        ([], ["m=4"], "dims={'m': 4}", "--dim m=4"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_shown_as_they_are_written(
+    shapes: list[str], dims: list[str], python: str, words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        input_shapes([info(("n",)), info(("n",), name="z")], shapes, dims)
+    assert str(caught.value).startswith(f"{python}: ")
+    assert caught.value.argument is not None
+    assert as_option(caught.value.argument).startswith(f"{words}: ")
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_symbols_that_cannot_be_one(tercet: Tercet, folder: Path) -> None:
     models.write(models.model_of([node], inputs, [models.tensor("y", None)]), folder / "m.onnx")
     done = tercet("inspect", "m.onnx")
     assert done.code == 0
-    assert "--dim or --shape sets them" in " ".join(done.out.split())
+    assert "--dim and --shape (dims, shapes) set them" in " ".join(done.out.split())
     for ask in (["--dim", "h=1"], ["--memory"]):
         done = tercet("inspect", "m.onnx", *ask)
         assert done.code == 2

@@ -33,15 +33,9 @@ from ..common.console import Say, silent
 from ..common.deadline import OutOfTime, settle, time_limit
 from ..common.environment import PACKAGES, device_environment
 from ..common.imports import clocked
-from ..common.inputs import (
-    Asked,
-    Dims,
-    Given,
-    Inputs,
-    Shapes,
-    asked,
-)
+from ..common.inputs import Asked, Given, Inputs, asked
 from ..common.measure import Repeat, Timing, interleave, timed
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.export import model_title
 from ..profile.device_time import device_times

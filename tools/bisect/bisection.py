@@ -30,7 +30,8 @@ from ...runtime.passes.driver import Rewrite
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.ended import RunnerEnded
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..compare.importing import changed_by_import
 from ..compare.layer_matcher import Layer, LayerMatcher

@@ -29,8 +29,9 @@ from ...runtime.ir.types import Array, TensorType, ValueType
 from ...runtime.options import Options, Precision
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.search import smallest
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title

@@ -47,14 +47,22 @@ def _given(option: str, value: object) -> str:
         return option if value else option.replace("--", "--no-", 1)
     if isinstance(value, Mapping):
         pairs = _pairs(cast("Mapping[str, object]", value))
-        return " ".join(f"{option} {_word(f'{name}={each}')}" for name, each in pairs)
+        texts = (f"{name}={_listed(option, each)}" for name, each in pairs)
+        return " ".join(f"{option} {_word(text)}" for text in texts)
     if isinstance(value, list | tuple):
-        return f"{option} {_word(','.join(map(str, cast('list[object]', value))))}"
+        return f"{option} {_word(_listed(option, cast('object', value)))}"
     if isinstance(value, str | int | float):
         return f"{option} {_word(f'{value:g}' if isinstance(value, float) else str(value))}"
     from ...runtime.base.arguments import shown  # numpy comes with it
 
     return f"{option} {shown(value)}"
+
+
+def _listed(option: str, value: object) -> str:
+    """Return the items of a list or shape as one text, other values as they are."""
+    if not isinstance(value, list | tuple):
+        return str(value)
+    return ("x" if option == "--shape" else ",").join(map(str, cast("list[object]", value)))
 
 
 def _word(text: str) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from ...runtime.errors import (
     ModelError,
     UnsupportedError,
     UsageError,
-    did_you_mean,
 )
 from ...runtime.ir.dtypes import name_of, string
 from ...runtime.ir.types import Array, TensorType
@@ -32,11 +29,7 @@ from .console import listed
 from .images import IMAGE_SUFFIXES, Pixels, read_images
 from .nested import type_text
 from .random_arrays import check_room, random_array
-
-Infos = Sequence[TensorInfo]
-#: Sizes of symbolic dimensions, and shapes of inputs: by name, or in command line form.
-Dims = Mapping[str, int] | Sequence[str]
-Shapes = Mapping[str, Sequence[int]] | Sequence[str] | Sequence[int]
+from .shapes import Dims, Infos, Shapes, all_by_input, assumed_dims, bind_sizes, input_shapes
 
 #: Prefix of inputs in a saved comparison.
 SAVED = "inputs/"
@@ -127,7 +120,10 @@ def explained(assumed: Sequence[str]) -> Iterator[None]:
         names = ", ".join(assumed)
         step = any("past" in name for name in assumed)
         decoder = ", and --tokens those of a decoder's step" if step else ""
-        text = f"dynamic dimensions defaulted to 1: {names}; --dim and --shape set them{decoder}"
+        text = (
+            f"dynamic dimensions defaulted to 1: {names}; --dim and --shape (dims, shapes) set "
+            f"them{decoder}"
+        )
         if isinstance(error, ModelError):
             raise InputError(f"{error}\n  {text}") from error
         error.add_note(text)
@@ -216,171 +212,6 @@ def make_inputs(infos: Infos, wanted: InputRequest) -> Inputs:
     return Inputs(arrays, origins, assumed_dims(infos, wanted.shapes, wanted.dims))
 
 
-# ── shapes ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def input_shapes(
-    infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
-) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every input of known or given rank.
-
-    Symbols without a size are what the model's nodes need, or 1; but sums and products of others,
-    such as ``past + 2*new``, are what these make.
-
-    Args:
-        infos: `Model.inputs`.
-        shapes: ``name=1x3x224x224``, or the shape alone if the model has one input.
-        dims: ``symbol=size``.
-
-    Raises:
-        InputError: the model has no such input or symbol, or a shape contradicts it.
-        UsageError: a string is not a shape or size.
-    """
-    given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "shapes").items()}
-    sizes = _parse_dims(dims, infos)
-    found: dict[str, tuple[int, ...]] = {}
-    for info in infos:
-        if info.name in given:
-            _bind(info, given[info.name], sizes)
-    sizes = _needs(infos) | sizes
-    for info in infos:
-        if info.name in given:
-            found[info.name] = given[info.name]
-        elif info.shape is not None:
-            found[info.name] = tuple(
-                d if isinstance(d, int) else _size(d or "", sizes) for d in info.shape
-            )
-    return found
-
-
-def _size(symbol: str, sizes: Mapping[str, int]) -> int:
-    """Return the size of a symbol: that given, or what its terms and factors make."""
-    if symbol in sizes:
-        return sizes[symbol]
-    if symbol.isdecimal():
-        return int(symbol)
-    for sign, combine in (("+", sum), ("*", prod)):
-        parts = _parts(symbol, sign)
-        if len(parts) > 1:
-            return combine(_size(part, sizes) for part in parts)
-    return 1
-
-
-def _parts(symbol: str, sign: str) -> list[str]:
-    """Return the terms of a sum or the factors of a product; the symbol alone if it is neither."""
-    parts = [part.strip() for part in symbol.split(sign)]
-    return parts if all(map(_is_operand, parts)) else [symbol]
-
-
-def _is_operand(part: str) -> bool:
-    return re.fullmatch(r"[\w.]+(\s*\*\s*[\w.]+)*", part) is not None
-
-
-def _free(symbol: str, given: Container[str]) -> Iterator[str]:
-    """Yield the symbols without a size of which the size of a symbol is made."""
-    if symbol in given or symbol.isdecimal():
-        return
-    parts = next((p for sign in "+*" if len(p := _parts(symbol, sign)) > 1), None)
-    if parts is None:
-        yield symbol
-    else:
-        for part in parts:
-            yield from _free(part, given)
-
-
-def assumed_dims(
-    infos: Infos, shapes: Sequence[str] = (), dims: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return the dimensions that `input_shapes` takes to be 1, of inputs without a given shape."""
-    given = {*_by_input(shapes, infos, "shapes"), *_parse_dims(dims, infos), *_needs(infos)}
-    free = (
-        name
-        for info in infos
-        if info.name not in given
-        for axis, size in enumerate(info.shape or ())
-        if not isinstance(size, int)
-        for name in ([f"axis {axis} of '{info.name}'"] if size is None else _free(size, given))
-    )
-    return tuple(dict.fromkeys(free))
-
-
-def _needs(infos: Infos) -> dict[str, int]:
-    """Return the symbols that can have one size only, with that size."""
-    return {symbol: size for info in infos for symbol, size in info.needs.items()}
-
-
-def _bind(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Record the sizes of symbols implied by a given shape."""
-    if info.shape is None:
-        return
-    if len(info.shape) != len(shape):
-        reason = f"{len(shape)} axes; the model expects {info}"
-        raise rules.unfit(InputError, "shapes", reason, f"{info.name}={_shape_text(shape)}")
-    for symbol, size in zip(info.shape, shape, strict=True):
-        if isinstance(symbol, str):
-            sizes.setdefault(symbol, size)
-
-
-def _shape_text(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape))
-
-
-def _parse_shape(text: str) -> tuple[int, ...]:
-    if text in ("", "[]", "()"):
-        return ()
-    if not re.fullmatch(r"\d+([x,]\d+)*", text):
-        raise rules.refused("shapes", text, "a shape, such as 1x3x224x224 or x=1x3x224x224")
-    return tuple(map(int, re.split("[x,]", text)))
-
-
-def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
-    symbols = [d for info in infos for d in info.shape or () if isinstance(d, str)]
-    found: dict[str, int] = {}
-    for text in dims:
-        symbol, _, size = text.rpartition("=")
-        if not symbol or not size.isdecimal():
-            raise rules.refused("dims", text, "NAME=SIZE, such as batch=4")
-        if symbol not in symbols:
-            known = ", ".join(dict.fromkeys(symbols)) or "none"
-            reason = (
-                f"no input has a dimension '{symbol}'{did_you_mean(symbol, symbols)} "
-                f"(symbolic dimensions: {known})"
-            )
-            raise rules.unfit(InputError, "dims", reason, text)
-        found[symbol] = int(size)
-    return found
-
-
-def _by_input(texts: Sequence[str], infos: Infos, argument: str) -> dict[str, str]:
-    """Return the text given for each input, as ``name=text`` or as a text alone."""
-    return {name: found[-1] for name, found in _all_by_input(texts, infos, argument).items()}
-
-
-def _all_by_input(texts: Sequence[str], infos: Infos, argument: str) -> dict[str, list[str]]:
-    names = [info.name for info in infos]
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        name = next((n for n in names if text.startswith(f"{n}=")), None)
-        if name is not None:
-            found.setdefault(name, []).append(text[len(name) + 1 :])
-            continue
-        before, equals, _ = text.partition("=")
-        if equals and not Path(text).exists():
-            reason = (
-                f"the model has no input '{before}'{did_you_mean(before, names)} "
-                f"(inputs: {', '.join(map(str, infos))})"
-            )
-            raise rules.unfit(InputError, argument, reason, text)
-        if len(names) != 1:
-            reason = (
-                f"say for which of the {len(names)} inputs, as in NAME={text} "
-                f"(inputs: {', '.join(map(str, infos))})"
-            )
-            raise rules.unfit(InputError, argument, reason, text)
-        found.setdefault(names[0], []).append(text)
-    return found
-
-
 # ── random ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -402,7 +233,7 @@ def random_inputs(
     sizes: dict[str, int] = {}
     for info in infos:
         if info.name in shapes:
-            _bind(info, shapes[info.name], sizes)
+            bind_sizes(info, shapes[info.name], sizes)
     for info in infos:
         if info.dtype is None:
             raise InputError(
@@ -427,7 +258,7 @@ def random_inputs(
 def _file_inputs(
     infos: Infos, wanted: InputRequest, shapes: Mapping[str, tuple[int, ...]]
 ) -> Inputs:
-    given = _all_by_input(_expand_archives(wanted.files, infos), infos, "inputs")
+    given = all_by_input(_expand_archives(wanted.files, infos), infos, "inputs")
     by_name = {info.name: info for info in infos}
     arrays: dict[str, Array] = {}
     origins = {name: ", ".join(paths) for name, paths in given.items()}

@@ -48,7 +48,7 @@ def check_room(name: str, wanted: TensorType, held: int) -> None:
     numbers = prod(wanted.dims)
     nbytes = numbers * wanted.dtype.itemsize
     which = f"input '{name}': {wanted} takes {nbytes / 2**30:,.1f} GiB"
-    remedy = "give smaller sizes (--shape, --dim), or the array in a file"
+    remedy = "give smaller sizes (--shape, --dim; shapes, dims), or the array in a file"
     if prod(dim for dim in wanted.dims if dim) >= 1 << 48:  # numpy counts empty arrays, too
         raise InputError(f"{which}, and no machine has room for it; {remedy}")
     if held + nbytes + numbers * _DRAWN > memory():

@@ -17,8 +17,9 @@ from ...runtime.errors import UsageError
 from ...runtime.ir.types import Array
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked
+from ..common.inputs import Given, Inputs, asked
 from ..common.measure import Repeat, Timing
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.export import model_title
 from ..runners.runners import (

@@ -22,7 +22,8 @@ from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.export import model_title
 from ..runners.replay import (

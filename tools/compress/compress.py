@@ -30,8 +30,9 @@ from ...runtime.ops.shape import ConstantOfShape, Reshape
 from ...runtime.passes.editing import Builder
 from ..common.console import Say, silent
 from ..common.deadline import limited
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.nested import flat
+from ..common.shapes import Dims, Shapes
 from ..common.views import shown
 from ..export.export import ExportResult, said_in, write_model
 from ..verdict.accuracy import distance_of

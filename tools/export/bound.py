@@ -11,7 +11,7 @@ from ...runtime.ir.types import Dim, TensorType, ValueType
 from ...runtime.passes import STATIC_PASSES
 from ...runtime.passes import optimise as run_passes
 from ...runtime.session.model import Model, TensorInfo
-from ..common.inputs import input_shapes
+from ..common.shapes import input_shapes
 
 
 def bound(

@@ -36,7 +36,8 @@ from ...runtime.session.model import Model
 from ...version import __version__
 from ..common.console import Say, silent
 from ..common.deadline import limited
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
+from ..common.shapes import Dims, Shapes
 from ..common.tensors import tensor
 from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import Judge, overall

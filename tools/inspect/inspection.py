@@ -43,8 +43,9 @@ from ..common.cost import (
 from ..common.cost import operators as operator_costs
 from ..common.data_sheets import rates_of
 from ..common.deadline import limited
-from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
+from ..common.inputs import explained
 from ..common.roofline import Rates
+from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from ..common.views import shown
 from ..export.export import model_title
 from .capability import Capability, capabilities_of
@@ -408,7 +409,7 @@ def _bind(
     """
     missing = [info.name for info in model.inputs if info.name not in shapes]
     if missing:
-        return None, f"the shape of '{missing[0]}' is not known: give it with --shape"
+        return None, f"the shape of '{missing[0]}' is not known: give it with --shape (shapes)"
     types = _types(model, shapes)
     if len(types) < len(model.inputs):
         return None, "an input is not a tensor"
@@ -417,7 +418,8 @@ def _bind(
     except ModelError as error:
         if given or all(isinstance(d, int) for info in model.inputs for d in info.shape or ()):
             raise
-        return None, f"not with every symbolic dimension 1: {error} (--dim or --shape sets them)"
+        remedy = "--dim and --shape (dims, shapes) set them"
+        return None, f"not with every symbolic dimension 1: {error}; {remedy}"
 
 
 def _types(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ValueType]:

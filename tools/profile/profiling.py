@@ -25,9 +25,10 @@ from ...runtime.session.model import Model
 from ..common.console import Say, announce_compiling, silent
 from ..common.deadline import all_or_nothing, time_limit
 from ..common.environment import PACKAGES, device_environment
-from ..common.inputs import Dims, Given, Inputs, Shapes, asked, given_inputs
+from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.measure import Repeat, Timing, timed
 from ..common.roofline import Share, lost_where, shares_of
+from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..common.views import shown
 from ..export.export import model_title

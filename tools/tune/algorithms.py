@@ -17,7 +17,7 @@ from ...runtime.ir.graph import Node
 from ...runtime.options import Options
 from ...runtime.session.model import Model
 from ..common.console import Say, silent
-from ..common.inputs import input_shapes
+from ..common.shapes import input_shapes
 from ..inspect.paper import describe_target, target_of
 
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from ...runtime.session.model import Model
 from ...runtime.session.program_cache import Optimised
 from ..common.console import Say, announce_compiling, silent
 from ..common.deadline import limited
-from ..common.inputs import Dims, Shapes, assumed_dims, explained, input_shapes
+from ..common.inputs import explained
+from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from ..common.views import shown
 from ..export.export import model_title
 from ..inspect.paper import describe_target, needing_cuda_packages, target_of

@@ -17,7 +17,7 @@ from ...backends import open_backends
 from ...runtime.options import Options
 from ...runtime.session.model import Model
 from ..common.console import Say, counted, grid, silent
-from ..common.inputs import input_shapes
+from ..common.shapes import input_shapes
 from .algorithms import on_paper
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from ...runtime.session.static_cache import FIRST_ROOM, StaticCaches
 from ...runtime.session.step_inputs import StepInputs, Tokens
 from ..common.console import Say, silent
 from ..common.deadline import limited
-from ..common.inputs import Dims, Shapes, assumed_dims, input_shapes
+from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from .compilation import Compilation, PaperGpu, on_paper_gpu
 
 #: Steps in flight: the one whose token is awaited, and the next; see `Decoder.follow`.

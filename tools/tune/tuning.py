@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...api import load
 from ..common.console import Say, announce_compiling, silent
-from ..common.inputs import input_shapes
+from ..common.shapes import input_shapes
 
 if TYPE_CHECKING:
     from ...backends.cuda.tuning.tuner import CandidateTime, GroupResult, NetworkResult

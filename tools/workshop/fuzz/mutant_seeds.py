@@ -16,8 +16,9 @@ from onnx import ModelProto, NodeProto, helper
 from .... import load
 from ....runtime.errors import TercetError
 from ....runtime.ir.types import Array
-from ...common.inputs import input_shapes, random_inputs
+from ...common.inputs import random_inputs
 from ...common.nested import flat
+from ...common.shapes import input_shapes
 from .graphs import EVERYTHING, MOTIFS_OF_ALL_KINDS, motif_model
 from .mutation import reads
 

@@ -18,7 +18,8 @@ from ....runtime.ops.shape import Shape, Size
 from ....runtime.session.model import TensorInfo
 from ....runtime.text import printable
 from ...common.environment import ROOT
-from ...common.inputs import input_shapes, random_inputs
+from ...common.inputs import random_inputs
+from ...common.shapes import input_shapes
 from ...verdict.error_bounds import Judge
 from .seeds import Seed
 from .sites import Places
