@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
@@ -37,6 +38,12 @@ class ConvAlgorithm(ABC):
         x, w = self.x.tensor, self.w.tensor
         self.window = window(chain.head.op, x.dims[2:], w.dims[2:])
         self.dtype, self.workers = sums(x.dtype), thread_pool.size()
+
+    @staticmethod
+    def is_plain(chain: Chain) -> bool:
+        """Whether the head is a Conv by constant filters, in one group."""
+        op, (_, w, _) = chain.head.op, chain.operands
+        return isinstance(op, Conv) and op.group == 1 and w.is_constant
 
     @property
     @abstractmethod

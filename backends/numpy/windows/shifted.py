@@ -16,7 +16,6 @@ import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.types import Array
-from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import Window
 from ..engine.blocking import Block, lengths
 from ..engine.chain import Chain
@@ -88,11 +87,8 @@ class Shifted(ConvAlgorithm):
     @classmethod
     def applies(cls, chain: Chain) -> bool:
         """Whether the head is a convolution by constant filters, in one group, with outputs."""
-        op, (x, w, *_) = chain.head.op, chain.head.inputs
-        if not isinstance(op, Conv) or x is None or w is None or not w.is_constant:
-            return False
-        dtype = x.tensor.dtype
-        return op.group == 1 and sums(dtype) == dtype and chain.output.tensor.size > 0
+        dtype = chain.operands[0].tensor.dtype
+        return cls.is_plain(chain) and sums(dtype) == dtype and chain.output.tensor.size > 0
 
     @property
     def nanoseconds(self) -> float:

@@ -27,7 +27,6 @@ import numpy as np
 
 from ....runtime.ir.dtypes import float32, float64
 from ....runtime.ir.types import Array
-from ....runtime.ops.conv import Conv
 from ....runtime.ops.window import window
 from ..engine.chain import Chain
 from ..engine.cost import PRODUCT
@@ -147,12 +146,11 @@ class Winograd(ConvAlgorithm):
     @classmethod
     def applies(cls, chain: Chain) -> bool:
         """Whether the head is a 3x3 convolution with stride 1."""
-        op, (x, w, *_) = chain.head.op, chain.head.inputs
-        if not isinstance(op, Conv) or x is None or w is None or not w.is_constant:
+        x, w, _ = chain.operands
+        kernel = w.tensor.dims[2:]
+        if not cls.is_plain(chain) or x.tensor.dtype != float32 or kernel != (3, 3):
             return False
-        if x.tensor.dtype != float32 or w.tensor.dims[2:] != (3, 3) or op.group != 1:
-            return False
-        geometry = window(op, x.tensor.dims[2:], (3, 3))
+        geometry = window(chain.head.op, x.tensor.dims[2:], kernel)
         return geometry.strides == geometry.dilations == (1, 1) and all(geometry.output)
 
     def _sizes(self, tiles: int, filters: int) -> tuple[int, ...]:
