@@ -14,6 +14,7 @@ from .shapes import (
     same_dim,
     same_dtype,
 )
+from .window import need_elements
 
 Ints = tuple[int, ...]
 
@@ -65,6 +66,8 @@ class RoiAlign(Op):
         if min(self.output_height, self.output_width) < 1 or self.sampling_ratio < 0:
             raise ShapeError(f"{self}: sizes must be positive, sampling_ratio 0 or more")
         regions = same_dim(dim(rois, 0), dim(batch_indices, 0), "regions")
+        if 0 not in (regions, dim(x, 1)):
+            need_elements((dim(x, 2), dim(x, 3)))
         return x.with_shape((regions, dim(x, 1), self.output_height, self.output_width))
 
 

@@ -96,6 +96,8 @@ def _pooled_globally(x: TensorType) -> TensorType:
         return x.without_value()
     if len(x.shape) < 2:
         raise ShapeError(f"x {x} has no channels; 2 or more axes are needed")
+    if 0 not in x.shape[:2]:
+        need_elements(x.shape[2:])
     return x.with_shape((*x.shape[:2], *(1 for _ in x.shape[2:])))
 
 

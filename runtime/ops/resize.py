@@ -20,6 +20,7 @@ from .shapes import (
     normalize_axes,
     same_dim,
 )
+from .window import need_elements
 
 
 @op
@@ -176,7 +177,10 @@ class GridSample(Op):
         same_dim(dim(grid, -1), rank - 2, f"last axis of grid {grid} and spatial axes of x {x}")
         n = same_dim(dim(x, 0), dim(grid, 0), "batches of x and grid")
         output = (None,) * (rank - 2) if grid.shape is None else grid.shape[1:-1]
-        return x.with_shape((n, dim(x, 1), *output))
+        shape = (n, dim(x, 1), *output)
+        if x.shape is not None and 0 not in shape:
+            need_elements(x.shape[2:])
+        return x.with_shape(shape)
 
 
 @op

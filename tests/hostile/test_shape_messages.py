@@ -71,6 +71,21 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "y = Conv <pads = [1, 1]> (x, w)",
         "pads=(1, 1) has 2 elements; 4 are needed",
     ),
+    "GlobalMaxPool of nothing": (
+        "float[1,3,0,8] x",
+        "y = GlobalMaxPool(x)",
+        "a spatial axis of 0 elements",
+    ),
+    "GridSample of nothing": (
+        "float[1,3,8,0] x, float[1,2,2,2] g",
+        "y = GridSample(x, g)",
+        "a spatial axis of 0 elements",
+    ),
+    "RoiAlign of nothing": (
+        "float[1,3,0,8] x, float[2,4] r, int64[2] i",
+        "y = RoiAlign(x, r, i)",
+        "a spatial axis of 0 elements",
+    ),
     "ConvTranspose channels": (
         "float[1,3,8,8] x, float[4,2,3,3] w",
         "y = ConvTranspose(x, w)",
