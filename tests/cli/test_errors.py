@@ -227,7 +227,10 @@ def test_dimensions_that_were_assumed_are_named(tercet: Tercet, folder: Path) ->
         (["run", "classifier.onnx", "--xyzzy"], "error: no such option: --xyzzy\n"),
         (["frobnicate"], "error: no such command 'frobnicate'\n  `tercet --help`"),
         (["comapre"], "did you mean 'compare'"),
-        (["run", "classifier.onnx", "--seed", "-1"], "error: --seed -1: expected a number >= 0"),
+        (
+            ["run", "classifier.onnx", "--seed", "-1"],
+            "error: --seed -1: expected a whole number >= 0",
+        ),
         (["run", "classifier.onnx", "--scale", "x"], "error: --scale x: expected a number"),
         (["run", "classifier.onnx", "--seed", "x"], "error: --seed x: expected a whole number"),
         (["compare", "adder.onnx", "-b", "numpy"], "two runners"),

@@ -126,12 +126,12 @@ _KINDS = {
     "int_parsing": "a whole number",
     "int_parsing_size": "a whole number",
     "float_parsing": "a number",
-    "greater_than_equal": "a number >= {ge:g}",
+    "greater_than_equal": "a {whole}number >= {ge:g}",
 }
 _MESSAGES = {
     r"'(.*)' is not a valid integer": "a whole number",
     r"'(.*)' is not a valid float": "a number",
-    r"(\S+) is not in the range x>=(\S+?)\.?$": "a number >= {}",
+    r"(\S+) is not in the range x>=(\S+?)\.?$": "a {whole}number >= {}",
 }
 
 
@@ -144,14 +144,22 @@ def _misfit(error: Any) -> str:
     if option is None:
         return ""
     value, expected = None, ""
+    whole = "whole " if _is_whole(option) else ""
     if callable(asked):
         first = cast("Sequence[dict[str, Any]]", asked())[0]
         value = first["input"]
-        expected = _KINDS.get(first["type"], "").format(**first.get("ctx", {}))
+        expected = _KINDS.get(first["type"], "").format(whole=whole, **first.get("ctx", {}))
     for pattern, what in _MESSAGES.items():
         if found := re.match(pattern, str(error.message)):
-            value, expected = found[1], what.format(*found.groups()[1:])
+            value, expected = found[1], what.format(*found.groups()[1:], whole=whole)
     return f"{option.opts[-1]} {value}: expected {expected}" if expected else ""
+
+
+def _is_whole(option: Any) -> bool:
+    """Whether an option is a whole number: by its annotation, or by its type in click."""
+    if kept := getattr(option, "type_descriptor", None):
+        return kept.annotation is int
+    return str(getattr(getattr(option, "type", None), "name", "")).startswith("integer")
 
 
 def _print(error: Any, text: str, code: int) -> None:
