@@ -13,7 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.gemm import f16x3, f32
+from tercet.backends.cuda.gemm import f16x3, f32, f32_tiles
 from tercet.backends.cuda.gemm.atoms import F16X3
 from tercet.backends.cuda.gemm.f16x3 import (
     MAX_ALPHA,
@@ -26,7 +26,7 @@ from tercet.backends.cuda.gemm.f16x3 import (
     matrix_refusal,
     scales_of,
 )
-from tercet.backends.cuda.gemm.f32 import tiles_of
+from tercet.backends.cuda.gemm.f32_tiles import tiles_of
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import H200
@@ -368,7 +368,7 @@ def test_clusters_that_must_wait_take_a_second_wave() -> None:
     """An H200 has room for 14 clusters of seven blocks that fill a multiprocessor each."""
     (tile,) = (tile for tile in tiles_of(F16X3, H200) if str(tile) == "w128x96")
     fits, waits = (
-        f32.estimator(Problem(256, 96 * columns, 3072), F16X3, H200)(Config(tile, 7))
+        f32_tiles.estimator(Problem(256, 96 * columns, 3072), F16X3, H200)(Config(tile, 7))
         for columns in (7, 8)
     )
     assert waits > 1.5 * fits

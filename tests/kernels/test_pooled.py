@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm.atoms import F16X3, TF32X3
-from tercet.backends.cuda.gemm.f32 import tiles_of
+from tercet.backends.cuda.gemm.f32_tiles import tiles_of
 from tercet.backends.cuda.gemm.tile import Config
 from tercet.backends.cuda.recipe.targets import A100, H200
 from tercet.backends.numpy import evaluate

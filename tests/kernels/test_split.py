@@ -14,9 +14,10 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.gemm import f32
+from tercet.backends.cuda.gemm import f32, f32_tiles
 from tercet.backends.cuda.gemm.atoms import F16X3, TF32, TF32X3, Atom
-from tercet.backends.cuda.gemm.f32 import Arithmetic, choose, estimator, tiles_of
+from tercet.backends.cuda.gemm.f32 import Arithmetic
+from tercet.backends.cuda.gemm.f32_tiles import choose, estimator, tiles_of
 from tercet.backends.cuda.gemm.pack import cut, filters_of, in_parts
 from tercet.backends.cuda.gemm.problem import Problem, RowKind
 from tercet.backends.cuda.gemm.schedules import wgmma_rs
@@ -142,8 +143,8 @@ def test_tiles_are_split_less_beside_other_branches() -> None:
 def test_splits_beside_others_have_no_more_blocks_than_tiles_without() -> None:
     """A 3x3 convolution of GoogLeNet at batch 1: 104 blocks, as many as without splits."""
     problem = Problem(784, 128, 864, rows=RowKind.WINDOWS, concurrent=True)
-    ways = f32.ways_of(problem, F16X3, H200)
-    alone = f32.ways_of(replace(problem, concurrent=False), F16X3, H200)
+    ways = f32_tiles.ways_of(problem, F16X3, H200)
+    alone = f32_tiles.ways_of(replace(problem, concurrent=False), F16X3, H200)
     whole = next(way for way in ways if way.config.splits == 1)
     blocks = [way.tile.blocks(problem) * way.config.splits for way in ways if way.config.splits > 1]
     assert max(blocks) <= max(whole.tile.blocks(problem), H200.processors // 2)
@@ -169,7 +170,7 @@ def test_choice_of_tiles(m: int, n: int, k: int, atom: Atom, target: Target) -> 
 
 @pytest.mark.parametrize(("atom", "target", "tile"), TILES, ids=title)
 def test_tiles_fit(atom: Atom, target: Target, tile: CtaTile) -> None:
-    block = f32.resources(tile, atom)
+    block = f32_tiles.resources(tile, atom)
     assert block.shared <= target.room(tile.resident)
     for config in (Config(tile), Config(tile, 4)):
         assert Config.parse(str(config), tiles_of(atom, target)) == config

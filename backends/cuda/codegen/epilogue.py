@@ -8,9 +8,8 @@ from math import gcd, prod
 from types import MappingProxyType
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import DType, bool_, float32
+from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.graph import Graph, Node, Value
-from ....runtime.ir.types import Array
 from ....runtime.ops.conv import Conv
 from ....runtime.ops.elementwise import Add
 from ....runtime.ops.experts import MoE, QMoE
@@ -27,6 +26,18 @@ from ....runtime.plan.format import Format
 from ..recipe.operands import Packed, Tensor
 from ..recipe.source import C_TYPES, arithmetic
 from .elementwise import CHEAP, chain_of
+from .epilogue_operands import (
+    ALONG,
+    BY_CHANNEL,
+    BY_LINE,
+    BY_ROW,
+    BY_SAMPLE,
+    PLACED,
+    Operand,
+    Places,
+    is_per_channel,
+    operand_of,
+)
 
 MAX_OPERANDS = 2
 #: Minimum bytes of a pixel's channels, of all images, for normalizations of channels in place: with
@@ -34,10 +45,6 @@ MAX_OPERANDS = 2
 #: Measured on an H200 with ResNets of FRN: 24% faster at batch 32; 21% slower at batch 1, where
 #: most layers have fewer.
 FILLING = 4096
-#: How an operand is indexed: like the result, with one element per channel or per row of a matrix,
-#: like the result with rows of another distance, with one row for all rows of a sample, or with one
-#: element per row of all matrices, or pixel of all images; see `epilogue.cuh`.
-ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE = 1, 2, 3, 4, 5, 6
 #: Operators with channels along the last axis.
 OF_ROWS = MatMul | Gemm | MatMulNBits | MoE | QMoE | LayerNormalization | RMSNormalization
 #: Operators of images whose kernels apply epilogues element by element.
@@ -196,8 +203,7 @@ def _places(*rows: tuple[int, int, int]) -> str:
     """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`.
 
     Args:
-        rows: distances between rows of the result and of each operand, in elements, and the number
-            of the result's rows for which the operand has one; 0 if its rows have one element.
+        rows: of each operand; see `Operand.rows`.
     """
     found: list[str] = []
     for number, (of_y, of_z, each) in enumerate((*rows, (1, 1, 1), (1, 1, 1))[:MAX_OPERANDS]):
@@ -279,7 +285,7 @@ def epilogue_of(
     by_sample, by_plane, by_line = (not others and isinstance(head, each) for each in heads)
     repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
     masks = not others and _is_of_two(first)
-    places = _Places(axis, rows, by_sample, by_plane, by_line, repeats, masks, pitches)
+    places = Places(axis, rows, by_sample, by_plane, by_line, repeats, masks, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str):
         return epilogue
@@ -310,38 +316,12 @@ def are_divided(op: RMSNormalization, x: Value, scale: Value) -> bool:
     return is_large and bool((scale.data == 1).all())
 
 
-def _behind(nodes: tuple[Node, ...], y: Tensor, places: _Places) -> Epilogue | None:
+def _behind(nodes: tuple[Node, ...], y: Tensor, places: Places) -> Epilogue | None:
     """Return the epilogue of the nodes behind the first one, if there is one."""
     if len(nodes) == 1:
         return no_epilogue(y.dtype) if y.dtype == nodes[0].output.tensor.dtype else None
     rest = _epilogue(nodes[1:], y, (nodes[0].output,), places)
     return None if isinstance(rest, str) or len(rest.operands) > MAX_OPERANDS else rest
-
-
-@record
-class _Places:
-    """Where the operands of an epilogue may be.
-
-    Attributes:
-        channels: the axis of the channels; None if there is none.
-        rows: the axis of the rows of a matrix product that count from zero in each matrix, or None.
-        by_sample: whether all rows of a sample may share one.
-        by_plane: whether all elements of an image's plane may share one.
-        by_line: whether all elements of a row, or channels of a pixel, may share one.
-        repeats: whether batches may share constants that are whole matrices.
-        masks: whether constants of booleans may be as large as a matrix; else they have one element
-            for each channel or row. Kernels whose weights are constant map other operands.
-        pitches: of operands that are slices; see `View.pitch`.
-    """
-
-    channels: int | None
-    rows: int | None
-    by_sample: bool
-    by_plane: bool
-    by_line: bool
-    repeats: bool
-    masks: bool
-    pitches: Mapping[Value, int]
 
 
 def _row_axis(sums: Value, y: Tensor) -> int | None:
@@ -371,7 +351,7 @@ def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
         return None
     (other,) = others
     operand = Tensor(other)
-    fits = other.data is not None and _is_per_channel(operand.dims, y.dims, -1)
+    fits = other.data is not None and is_per_channel(operand.dims, y.dims, -1)
     return operand if fits and operand.dtype == sums.tensor.dtype else None
 
 
@@ -379,126 +359,29 @@ def _epilogue(
     nodes: tuple[Node, ...],
     y: Tensor,
     results: tuple[Value, ...],
-    places: _Places,
+    places: Places,
 ) -> Epilogue | str:
     chain, sums = chain_of(nodes, "chain", results), results[0].tensor.dtype
     if isinstance(chain, str):
         return chain
     values = [f"value{i}" for i in range(len(results))] if len(results) > 1 else ["value"]
-    arguments = [*values]
-    operands: list[Tensor | Packed] = []
-    kinds: list[int] = []
-    apart: list[tuple[int, int, int]] = []
-    axis, rows = places.channels, places.rows
+    operands: list[Operand] = []
     for value in chain.operands[len(results) :]:
-        place = 1, 1, 1
-        operand = Tensor(value, y.format, places.pitches.get(value, 0))
-        is_constant = value.data is not None
-        is_mask = is_constant and operand.dtype == bool_
-        if operand.dtype != sums and not is_mask:
-            return f"operand of {operand.dtype.name}"
-        if is_constant and _is_per_channel(operand.dims, y.dims, axis):
-            operand, kind, index = Tensor(value), BY_CHANNEL, "channel"
-        elif is_constant and rows and _is_per_channel(operand.dims, y.dims, rows):
-            operand, kind, index = Tensor(value), BY_ROW, "row"
-        elif _is_along(operand, y):
-            is_apart = operand.rank > 0 and operand.row != y.row
-            if is_apart and y.extent >= 2**32:
-                return f"an operand whose rows are apart, and {y.extent} results"
-            kind, index = PLACED if is_apart else ALONG, f"place{len(operands)}(i)"
-            place = (y.row, operand.row, 1) if is_apart else place
-        elif shared := _place_by_sample(operand, y, places):
-            kind, index, place = BY_SAMPLE, f"place{len(operands)}(i)", shared
-        elif places.by_line and not is_mask and _is_by_line(operand, y):
-            kind, index, place = BY_LINE, f"place{len(operands)}(i)", (y.row, operand.pitch or 1, 0)
-        elif is_constant and places.repeats and _is_repeated(operand.dims, y):
-            kind, index, place = PLACED, f"place{len(operands)}(i)", (operand.size, 0, 1)
-        else:
-            return f"an operand of {value.tensor} does not fit {y.value.tensor}"
-        if is_mask and not places.masks and kind not in (BY_CHANNEL, BY_ROW):
-            return f"a mask of {value.tensor}"
-        element = f"z{len(operands)}[{index}]"
-        arguments.append(f"float({element}) != 0" if is_mask else element)
-        operands.append(_numbers(value, sums) if is_mask else operand)
-        kinds.append(kind)
-        apart.append(place)
-    call = f"{_head(sums, y.dtype, values)} {{ return chain({', '.join(arguments)}); }}"
-    code = f"{chain.code}\n{_places(*apart[:MAX_OPERANDS])}{call}"
+        operand = operand_of(value, len(operands), y, sums, places)
+        if isinstance(operand, str):
+            return operand
+        operands.append(operand)
+    arguments = ", ".join((*values, *(each.code for each in operands)))
+    call = f"{_head(sums, y.dtype, values)} {{ return chain({arguments}); }}"
+    code = f"{chain.code}\n{_places(*(each.rows for each in operands[:MAX_OPERANDS]))}{call}"
     cheap = all(isinstance(node.op, CHEAP) for node in nodes)
     return Epilogue(
         code,
-        tuple(operands),
+        tuple(each.tensor for each in operands),
         chain.title,
         cheap,
         sums=sums,
         stored=y.dtype,
-        kinds=tuple(kinds),
-        shared=gcd(
-            *(each for (_, _, each), kind in zip(apart, kinds, strict=True) if kind == BY_SAMPLE)
-        ),
-    )
-
-
-def _numbers(mask: Value, dtype: DType) -> Packed:
-    """Return a constant of booleans as zeros and ones."""
-
-    def pack(data: Array) -> Array:
-        return data.astype(dtype)
-
-    return Packed((mask,), ("numbers", dtype), pack)
-
-
-def _place_by_sample(operand: Tensor, y: Tensor, places: _Places) -> tuple[int, int, int] | None:
-    """Return where a computed operand is that many rows of the result share; see `_places`.
-
-    Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
-    7, 96] have one, or the pixels of channels-last images; or constants of one of several matrices.
-    """
-    allowed = places.repeats if operand.data is not None else places.by_sample
-    if not allowed or y.rank < 2 or y.extent >= 2**32:
-        return None
-    dims = (1,) * (y.rank - operand.rank) + operand.dims
-    if places.by_plane and y.format is Format.CONTIGUOUS:
-        of_planes = dims == (*y.dims[:2], *(1,) * (y.rank - 2))
-        return (1, 1, prod(y.dims[2:])) if of_planes else None
-    if y.format.order(dims) != Format.CONTIGUOUS.order(dims):
-        return None  # pixels of one axis: nothing asks for them with channels last
-    own, sizes = (y.format.physical(each) for each in (dims, y.dims))
-    same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
-    if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
-        return None
-    return y.row, operand.pitch or own[-1], prod(sizes[same:-1])
-
-
-def _is_by_line(operand: Tensor, y: Tensor) -> bool:
-    """Whether an operand has one element for each row of the result, or pixel of an image."""
-    dims = (1,) * (y.rank - operand.rank) + operand.dims
-    if y.rank < 2 or y.extent >= 2**32 or y.format.order(dims) != Format.CONTIGUOUS.order(dims):
-        return False
-    own, sizes = (y.format.physical(each) for each in (dims, y.dims))
-    return own == (*sizes[:-1], 1) and sizes[-1] > 1
-
-
-def _is_along(operand: Tensor, y: Tensor) -> bool:
-    """Whether an operand has the result's elements in its order; constants are contiguous."""
-    if operand.data is None:
-        return operand.dims == y.dims
-    padded = (1,) * (y.rank - operand.rank) + operand.dims
-    return padded == y.dims and y.format is Format.CONTIGUOUS
-
-
-def _is_repeated(dims: tuple[int, ...], y: Tensor) -> bool:
-    """Whether a tensor is whole matrices of a result, the same for the first axes of a batch."""
-    whole = y.format is Format.CONTIGUOUS and 2 <= len(dims) <= y.rank and y.extent < 2**32
-    padded = (1,) * (y.rank - len(dims)) + dims
-    same = next((i for i, d in enumerate(padded) if d != 1), y.rank)
-    return whole and same <= y.rank - 2 and padded[same:] == y.dims[same:]
-
-
-def _is_per_channel(dims: tuple[int, ...], shape: tuple[int, ...], axis: int | None) -> bool:
-    """Whether a constant has one element for each channel, along `axis`; one in all if None."""
-    axis = None if axis is None else axis % max(1, len(shape))
-    padded = (1,) * (len(shape) - len(dims)) + dims
-    return all(
-        d == (s if i == axis else 1) for i, (d, s) in enumerate(zip(padded, shape, strict=True))
+        kinds=tuple(each.kind for each in operands),
+        shared=gcd(*(each.rows[2] for each in operands if each.kind == BY_SAMPLE)),
     )

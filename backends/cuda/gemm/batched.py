@@ -20,7 +20,7 @@ from ..algorithms.registry import Setting
 from ..codegen.epilogue import NO_EPILOGUE
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from . import f16x3, f32, in_halves
+from . import f16x3, f32, f32_tiles, in_halves
 from .pack import padded
 from .problem import Batch, GemmArguments, Matrix, Order, Problem, widest
 from .schedules import halves, simt
@@ -122,7 +122,7 @@ def multiply(products: Products, setting: Setting) -> tuple[Launch, ...]:
     parted, plain = _times(problem, setting)
     if parted < plain:
         arithmetic = f32.filter_arithmetic(setting, problem, products.source)
-        config = f32.choose(problem, arithmetic.atom, setting.target).config
+        config = f32_tiles.choose(problem, arithmetic.atom, setting.target).config
         if config.splits == 1 or config.tile.wgmma:  # other tiles need workspace for partial sums
             b, scales = arithmetic.packed(partial(_packed, products))
             gemm = replace(_gemm(products, b), scales=scales)

@@ -15,7 +15,8 @@ from ....runtime.base.record import record
 from ....runtime.ir.graph import Graph, Node
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer, Setting
-from ..codegen.epilogue import ALONG, Epilogue, Meeting, no_epilogue
+from ..codegen.epilogue import Epilogue, Meeting, no_epilogue
+from ..codegen.epilogue_operands import ALONG
 from ..recipe.operands import Packed, Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Stored

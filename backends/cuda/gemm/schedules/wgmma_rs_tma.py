@@ -10,7 +10,8 @@ from math import inf, prod
 
 from .....runtime.ir.dtypes import float16, float32
 from .....runtime.plan.format import Format
-from ...codegen.epilogue import ALONG, BY_CHANNEL, PLACED, Epilogue
+from ...codegen.epilogue import Epilogue
+from ...codegen.epilogue_operands import ALONG, BY_CHANNEL, PLACED
 from ...recipe.launch import Launch
 from ...recipe.operands import Operand, TensorMap, ceil_div
 from ...recipe.targets import Target
