@@ -47,6 +47,9 @@ _NEGATIVE_AXES = 11
 #: gets the number of its outputs, Loop what its body declares.
 _COMPLETED: dict[tuple[str, str], int] = {("", "Split"): 13, ("", "Loop"): 1}
 _SPLIT_UNEVEN = 18
+#: Attributes whose default the shape inference of `onnx` does not know: it takes STFT's for 0, and
+#: fails without the axes.
+_STATED = frozenset({("STFT", "onesided"), ("MeanVarianceNormalization", "axes")})
 
 _Option = OpSchema.FormalParameterOption
 
@@ -235,7 +238,8 @@ def written_inputs(node: Node, version: int) -> tuple[Value | None, ...]:
 def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]:
     """Return the attributes to write: those that differ from the version's defaults.
 
-    They include bodies. Only the IR knows the number of parts of a Split without sizes.
+    They include bodies, and what the shape inference of `onnx` needs to be told. Only the IR knows
+    the number of parts of a Split without sizes.
     """
     op, form = node.op, older_form(node, version)
     found: dict[str, Any] = dict(form.attributes) if isinstance(form, Older) else {}
@@ -254,7 +258,8 @@ def written(node: Node, schema: OpSchema | None, version: int) -> dict[str, Any]
         if field.name == "num_outputs" and known is None:
             continue
         is_default = _equal(value, field.default if default is None else default)
-        if not is_default or (known is not None and known.required):
+        stated = (type(op).__name__, field.name) in _STATED
+        if not is_default or stated or (known is not None and known.required):
             found[field.name] = value
     return found
 
