@@ -83,6 +83,11 @@ def names() -> tuple[str, ...]:
     return (*_OWN, *(name for name in _foreign() if name not in _OWN))
 
 
+def _is_backend(name: str) -> bool:
+    """Whether there is a backend of this name; other packages are looked through last."""
+    return name in _OWN or name in _foreign()
+
+
 @cache
 def _foreign() -> dict[str, Callable[[], Opener]]:
     """Return what imports the backends of other packages, by name."""
@@ -171,12 +176,12 @@ def settled(
         fallback: see `open_backends`.
     """
     order = _in_order(name, fallback)
-    if options.precision == TF32 and all(each in names() for each in order):
+    if options.precision == TF32 and all(map(_is_backend, order)):
         options = replace(options, precision=usable(options, order).precision)
     if options.integers is not None:
         return options
-    first, is_backend = order[0], order[0] in names()
-    return replace(options, integers=integers_of(_opener(first)) if is_backend else False)
+    chosen = integers_of(_opener(order[0])) if _is_backend(order[0]) else False
+    return replace(options, integers=chosen)
 
 
 def usable(
@@ -271,7 +276,7 @@ def _opener(name: str) -> Opener:
 
 def check_name(name: str) -> None:
     """Raise UsageError if there is no backend of this name, whether it can run here or not."""
-    if name not in names():
+    if not _is_backend(name):
         raise _unknown(name, meant(name, names()))
 
 

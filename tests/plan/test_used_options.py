@@ -17,6 +17,7 @@ import pytest
 
 import tercet
 from tercet import backends
+from tercet.api import load_to_plan
 from tercet.backends.numpy import NumpyBackend
 from tercet.backends.options import PARTIAL, TF32
 from tercet.runtime.errors import UsageError
@@ -170,6 +171,19 @@ def test_one_of_several_runners_is_enough(option: str, monkeypatch: pytest.Monke
     vars(module)["USES"] = (option,)
     compare()
     assert [getattr(options, option) for options in given] == [value]
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": TF32}], ids=["float32", TF32])
+def test_packages_are_not_searched_for_own_backends(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search() -> None:
+        raise AssertionError("searched all packages, which takes as long as planning")
+
+    monkeypatch.setattr(backends, "_foreign", search)
+    tercet.load(MODEL, **options).close()
+    for name in OWN:
+        load_to_plan(MODEL, name, **options).close()
 
 
 def test_numpy_computes_the_convolutions_that_are_named_by_windows() -> None:
