@@ -98,7 +98,7 @@ class GenerationSettings:
         return any(each is not None for each in (self.decoder_ids, self.language, self.task))
 
 
-@rules.checked(RULES)
+@rules.checked(lambda: rules.Vocabulary(RULES))
 def generate(
     search: Mapping[str, float],
     default_tokens: int | None,
