@@ -66,6 +66,20 @@ def parts_of(path: Path) -> int:
     return len(found[1]) if found else 0
 
 
+def test_large_tensors_are_in_one_array(tmp_path: Path) -> None:
+    path = saved(tmp_path, model().SerializeToString())
+    with path.open("rb") as file:
+        found = large_tensors.split(file, path.stat().st_size)
+    assert found is not None
+    starts: dict[int, Array] = {}
+    for data in found[1].values():
+        assert data.base is not None
+        starts[data.ctypes.data - data.base.ctypes.data] = data
+    assert len(starts) == len(found[1]) > 3
+    assert len({id(data.base) for data in starts.values()}) == 1
+    assert not [start for start in starts if start % 64]
+
+
 def test_elements_are_those_of_the_file(tmp_path: Path) -> None:
     path = saved(tmp_path, model().SerializeToString())
     assert parts_of(path) == 4

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ from ....runtime.ir.types import Array
 LARGE_FILE, LARGE = 4 << 20, 1 << 16
 #: Bytes that one thread reads at a time.
 _PART = 8 << 20
+#: Each initializer starts at a multiple of these bytes.
+_ALIGNMENT = 64
 #: Bytes that are looked at together in search of fields.
 _WINDOW = 1 << 15
 #: Fields of ModelProto, GraphProto and TensorProto; the wire type of what has a length.
@@ -172,8 +175,17 @@ def _graph(window: _Window, at: _Field, places: dict[bytes, tuple[int, int]]) ->
 
 
 def _read(file: BufferedReader, places: Mapping[bytes, tuple[int, int]]) -> Mapping[bytes, Array]:
-    """Return the bytes of these places of a file."""
-    found = {token: np.empty(end - start, np.uint8) for token, (start, end) in places.items()}
+    """Return the bytes of these places of a file.
+
+    They are in one array: the system provides it in large pages, whatever the sizes of its parts.
+    """
+    sizes = [end - start for start, end in places.values()]
+    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
+    block = np.empty(ends[-1], np.uint8)
+    found = {
+        token: block[end:][:size]
+        for token, end, size in zip(places, (0, *ends), sizes, strict=False)
+    }
     parts = [
         (data[first : first + _PART], places[token][0] + first)
         for token, data in found.items()
