@@ -13,7 +13,7 @@ from ..ir.types import Dim, Shape
 from ..ops.attention import Attention
 from ..ops.gather import Gather, GatherND
 from ..ops.matmul import Gemm, MatMul
-from ..ops.movement import Concat, Slice, Transpose
+from ..ops.movement import Concat, Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, LogSoftmax, RMSNormalization, Softmax
 from ..ops.packed import MatMulBnb4, MatMulNBits
 from ..ops.shape import Reshape, Squeeze
@@ -151,9 +151,8 @@ class _Selections:
         maker = None if data is None else data.producer
         if selection is None or data is None or maker is None:
             return ""
-        shape = shape_of(data)
-        is_read = any(self.graph.is_read(v) for v in maker.outputs if v != data)
-        if shape is None or self.graph.sole_consumer(data) is not node or is_read:
+        shape, equal = shape_of(data), self._of_all_results(maker, selection)
+        if shape is None or not equal:
             return ""
         axes = _axes(maker, shape, selection)
         if axes is None or not selection.is_few(shape[selection.axis]):
@@ -174,14 +173,32 @@ class _Selections:
             sizes = (size if isinstance(size, int) else 0 for size in shape[behind:])
             op, inputs[1] = Reshape(), add.integers((*(0 for _ in range(behind)), *sizes), "shape")
         new = add.node(op, *inputs, outputs=len(maker.outputs))
-        result = new.outputs[maker.outputs.index(data)]
-        if selection.drops:
-            place = add.integers((selection.axis,), "axis")
-            result = Builder(self.graph, node, node.name, (node,))(Squeeze(), result, place)
-        self.graph.replace(node, (result,))
+        for old, result in zip(maker.outputs, new.outputs, strict=True):
+            if (own := equal.get(old)) is None:
+                continue
+            if selection.drops:
+                place = add.integers((selection.axis,), "axis")
+                result = Builder(self.graph, own, own.name, (own,))(Squeeze(), result, place)
+            self.graph.replace(own, (result,))
         drop(self.graph, maker)
         self.graph.rename(new, maker.name)
         return f"'{node.name}' selects before {type(maker.op).__name__} '{maker.name}'"
+
+    def _of_all_results(self, maker: Node, selection: _Selection) -> dict[Value, Node]:
+        """Return the only readers of a node's results if all make this selection, or {}.
+
+        Several results are the parts of a Split, whose rows are those of its operand.
+        """
+        found = dict[Value, Node]()
+        for value in filter(self.graph.is_read, maker.outputs):
+            reader = self.graph.sole_consumer(value)
+            own = None if reader is None else _Selection.of(reader)
+            if reader is None or own is None or value not in reader.inputs[:1]:
+                return {}
+            if (own.key, own.axis) != (selection.key, selection.axis):
+                return {}
+            found[value] = reader
+        return found if len(found) == 1 or isinstance(maker.op, Split) else {}
 
     def _is_computed(self, queries: Value | None, selection: _Selection) -> bool:
         """Whether queries can be selected before they are computed; parts of rows cannot."""
@@ -233,6 +250,8 @@ def _axes(node: Node, shape: Shape, selection: _Selection) -> Axes | None:
         return _kept(node, shape, axis)
     if isinstance(op, Concat) and op.axis % len(shape) not in (axis, 0):
         return [axis] * len(node.inputs)
+    if isinstance(op, Split) and op.axis % len(shape) not in (axis, 0):
+        return _first(node, axis)
     return _elementwise(node, shape, selection)
 
 

@@ -13,7 +13,7 @@ from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.gather import Gather, GatherND
 from tercet.runtime.ops.matmul import Gemm, MatMul
-from tercet.runtime.ops.movement import Concat, Slice, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 
@@ -136,6 +136,23 @@ def test_other_nodes_that_are_passed(build: Build, select: Build) -> None:
     graph = make(lambda g, x: select(g, build(g, x)), shape)
     after, log = optimised(graph)
     assert log.counts["select_early"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("select", SELECTIONS, ids=lambda f: f.__name__)
+def test_both_parts_of_a_gated_layer(select: Build) -> None:
+    """The selection passes the Split, so that both parts become products of their own."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(WIDTH, 48))
+        a, b = g.insert(Split(axis=-1, num_outputs=2), [y], 2).outputs
+        y = apply(g, Mul(), apply(g, Mul(), a, apply(g, Sigmoid(), a)), b)
+        return select(g, apply(g, MatMul(), y, normal(24, WIDTH)))
+
+    graph = make(build, (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert "Split" not in kinds(after)
+    assert rows_of(after, "MatMul") == [3 if select is several else 1] * 3
     assert_same(graph, after)
 
 
