@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
+from ..ops.packed import MatMulNBits
 from .driver import Context
 from .editing import Builder, drop, shape_of
 from .pattern import pairs, without_addend
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace (p + q) + x by p + (q + x) where p and q are results of linear layers.
+    """Replace (p + q) + x by p + (q + x) where p and q are results of linear layers, packed or not.
 
     In a block whose attention and MLP read the same tensor (GPT-J, GPT-NeoX, Phi, Falcon), both are
     added to it. A product reads one tensor as it stores its results, which is fast for one: in this
@@ -60,7 +61,10 @@ def _product_of(graph: Graph, value: Value) -> Node | None:
     if graph.sole_consumer(value) is None:
         return None
     node = without_addend(graph, value)[0].producer
-    weight = node.inputs[1] if node is not None and isinstance(node.op, MatMul) else None
-    return (
-        node if weight is not None and weight.data is not None and weight.data.ndim == 2 else None
-    )
+    if node is None or not isinstance(node.op, MatMul | MatMulNBits):
+        return None
+    weight, *others = node.inputs[1:]
+    if weight is None or any(each is not None and each.data is None for each in (weight, *others)):
+        return None
+    is_matrix = isinstance(node.op, MatMulNBits) or weight.tensor.rank == 2
+    return node if is_matrix else None

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Relu, Tanh
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.packed import MatMulNBits
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised
+from .graphs import apply, assert_same, kinds, make, normal, optimised, results
 
 ROWS, WIDTH = 5, 6
 
 
-def layer(g: Graph, x: Value, bias: bool = True) -> Value:
-    y = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+def layer(g: Graph, x: Value, bias: bool = True, packed: bool = False) -> Value:
+    if packed:
+        words = np.arange(WIDTH * 8, dtype=np.uint8).reshape(WIDTH, 1, 8)
+        op = MatMulNBits(K=WIDTH, N=WIDTH, bits=4, block_size=16)
+        y = apply(g, op, x, words, normal(WIDTH))
+    else:
+        y = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
     return apply(g, Add(), y, normal(WIDTH)) if bias else y
 
 
-def sums(order: str):
+def sums(order: str, packed: bool):
     """Return a block whose layers p and q are added to x in this order."""
 
     def build(g: Graph, x: Value) -> Value:
         rows = apply(g, Relu(), x)
-        known = {"x": x, "p": layer(g, rows), "q": layer(g, apply(g, Tanh(), rows), bias=False)}
+        q = layer(g, apply(g, Tanh(), rows), bias=False, packed=packed)
+        known = {"x": x, "p": layer(g, rows, packed=packed), "q": q}
         one, other, last = (known[name] for name in order)
         inner = apply(g, Add(), one, other)
         return apply(g, Add(), *((last, inner) if order[2] == "x" else (inner, last)))
@@ -31,12 +39,15 @@ def sums(order: str):
     return build
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("order", ["pqx", "qpx", "pxq", "xqp"])
-def test_each_layer_adds_one_tensor(order: str) -> None:
-    graph = make(sums(order), (2, ROWS, WIDTH))
+def test_each_layer_adds_one_tensor(order: str, packed: bool) -> None:
+    graph = make(sums(order, packed), (2, ROWS, WIDTH))
     after, _ = optimised(graph)
-    assert_same(graph, after)
-    product = [node for node in after.nodes if node.kind == "MatMul"]
+    np.testing.assert_allclose(results(after), results(graph), rtol=1e-5, atol=1e-5)
+    if not packed:  # float64 does not have these
+        assert_same(graph, after)
+    product = [node for node in after.nodes if "MatMul" in node.kind]
     of_x = [n for n in after.nodes if n.kind == "Add" and after.inputs[0] in n.distinct_reads]
     assert len(product) == 2
     (first,) = of_x  # it adds x to a layer, not to a sum of both
