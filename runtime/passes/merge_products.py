@@ -90,6 +90,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     heads: dict[Value, list[Value]] = {}
     for node in graph.nodes:
         value = node.inputs[0] if _cuts_heads(node) else None
+        norm = None if value is None else value.producer
+        if value is not None and _is_norm(norm) and graph.sole_consumer(value) is node:
+            value = norm.operands[0]  # of all heads at once: OLMo 2
         layer = None if value is None else _layer(graph, value)
         if layer is not None and value is not None:
             heads.setdefault(layer.x, []).append(value)

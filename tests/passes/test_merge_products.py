@@ -41,6 +41,7 @@ class Product:
         block: of packed weights.
         zeros: what zero points are: nothing, ``packed`` or ``floats``.
         bias: whether one is added.
+        normed: whether rows of its results are normalized, all heads at once (OLMo 2).
     """
 
     heads: int
@@ -48,6 +49,7 @@ class Product:
     block: int = 16
     zeros: str = ""
     bias: bool = False
+    normed: bool = False
 
     def __call__(self, g: Graph, x: Value) -> Value:
         width = self.heads * SIZE
@@ -65,7 +67,8 @@ class Product:
                 zeros = np.abs(normal(width * blocks)) * 5
             op = MatMulNBits(K=K, N=width, bits=self.bits, block_size=self.block)
             y = apply(g, op, x, packed, normal(width * blocks), zeros)
-        return apply(g, Add(), y, normal(width)) if self.bias else y
+        y = apply(g, Add(), y, normal(width)) if self.bias else y
+        return apply(g, RMSNormalization(), y, normal(width)) if self.normed else y
 
 
 def decoder(products: list[Product], *, cached: str = "joined") -> Graph:
@@ -95,6 +98,7 @@ def decoder(products: list[Product], *, cached: str = "joined") -> Graph:
         [Product(4, 0), Product(2, 0), Product(2, 0)],
         [Product(4), Product(2), Product(2)],
         [Product(4, bias=True), Product(2), Product(2, bias=True)],
+        [Product(4, normed=True), Product(2, bias=True, normed=True), Product(2)],
         [Product(4, zeros="packed"), Product(2, zeros="packed"), Product(2, zeros="packed")],
         [Product(4, 2, zeros="packed"), Product(1, 2, zeros="packed")],
         [Product(3, 8, 32, "floats"), Product(1, 8, 32, "floats"), Product(1, 8, 32, "floats")],
