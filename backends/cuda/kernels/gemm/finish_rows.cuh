@@ -8,18 +8,21 @@ struct Beside {
     Y bias[PRODUCTS], z[2];
 };
 
-// Where they are; null if there is none.
+// Where they are, if the result is `inside`, and which products have a bias. Not by null addresses: NVRTC 13.0 may test
+// the zero that it has not yet written.
 struct BesidePlaces {
     const Y *bias[PRODUCTS], *z[2];
+    bool biased[PRODUCTS], inside;
 
     __device__ __forceinline__ Beside read() const
     {
         Beside found = {};
+        if (!inside) return found;
 #pragma unroll
         for (int p = 0; p < PRODUCTS; ++p)
-            if (BIAS && bias[p]) found.bias[p] = *bias[p];
-        if (Z0 && z[0]) found.z[0] = *z[0];
-        if (Z1 && z[1]) found.z[1] = *z[1];
+            if (BIAS && biased[p]) found.bias[p] = *bias[p];
+        if constexpr (Z0) found.z[0] = *z[0];
+        if constexpr (Z1) found.z[1] = *z[1];
         return found;
     }
 };
@@ -36,12 +39,12 @@ __device__ __forceinline__ BesidePlaces places_beside(unsigned i, const Y* bias0
                                                       int n0, int n)
 {
     const int m = i / RESULTS, column = n0 + i % RESULTS;
-    BesidePlaces found = {};
-    if (i >= M * RESULTS || (EDGE && column >= n)) return found;
     const long long at = (long long)m * n + column;
+    BesidePlaces found = {};
+    found.inside = i < M * RESULTS && (!EDGE || column < n);
     if constexpr (BIAS) {
-        if (bias0) found.bias[0] = bias0 + column;
-        if (PRODUCTS > 1 && bias1) found.bias[PRODUCTS - 1] = bias1 + column;
+        found.bias[0] = bias0 + column, found.biased[0] = bias0;
+        if (PRODUCTS > 1) found.bias[PRODUCTS - 1] = bias1 + column, found.biased[PRODUCTS - 1] = bias1;
     }
     found.z[0] = place_in<Z0>(z0, Z0 >= 4 ? place0(at) : at, m, column);
     found.z[1] = place_in<Z1>(z1, Z1 >= 4 ? place1(at) : at, m, column);
