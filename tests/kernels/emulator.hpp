@@ -92,6 +92,7 @@ inline float __uint_as_float(unsigned x) { return __int_as_float((int)x); }
 inline unsigned __float_as_uint(float x) { return (unsigned)__float_as_int(x); }
 inline long long __double_as_longlong(double x) { long long y; memcpy(&y, &x, 8); return y; }
 inline int atomicAdd(int* p, int x) { const int old = *p; *p += x; return old; }
+template <typename T> T atomicCAS(T* p, T old, T x) { const T there = *p; if (there == old) *p = x; return there; }
 inline double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
 inline size_t __cvta_generic_to_shared(const void* p) { return (size_t)p; }
 template <typename T> T __ldg(const T* p) { return *p; }

@@ -335,6 +335,10 @@ def _moves() -> Iterator[Sample]:
     for reduction in ("add", "mul", "max", "min"):
         yield sample("ScatterElements", [LINE, INDICES, normal(2, 3)], axis=1, reduction=reduction)
         yield sample("ScatterND", [X, INDICES[:, :2], normal(2, 9, 11)], reduction=reduction)
+    for dtype in (float16, np.int8, np.uint8, np.int64, np.float64):
+        x, more = (np.clip(40 * normal(2, n), -99, 99).astype(np.int8) for n in (9, 20))
+        arrays = [x.astype(dtype), many - 3, more.astype(dtype)]
+        yield sample("ScatterElements", arrays, axis=1, reduction="min")
     yield sample("ScatterND", [LINE.astype(float16), INDICES[:, :1], normal(2, 7).astype(float16)])
     cache, first = normal(2, 3, 8, 4), np.array([7, 2])
     for mode in ("linear", "circular"):

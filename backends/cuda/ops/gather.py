@@ -171,6 +171,8 @@ _REDUCTIONS = {
     "max": "a > b || a != a ? a : b",
     "min": "a < b || a != a ? a : b",
 }
+#: Those whose result does not depend on the order of updates.
+_UNORDERED = ("max", "min")
 
 
 def _refusal(y: Tensor, indices: Tensor | None, reduction: str) -> str:
@@ -234,6 +236,16 @@ def scatter_elements(
     """Write elements at indices along an axis; where there are few lines, threads share one."""
     axis = normalize_axis(op.axis, x.rank)
     length, size = indices.dims[axis], x.dims[axis]
+    if op.reduction in _UNORDERED:
+        args = {"indices": indices, "size": size, "axis": axis, "sizes": indices.dims}
+        return _scatter(
+            "scatter_unordered",
+            indices.size,
+            *(y, x, indices, {**args, "strides": x.strides}),
+            updates=updates,
+            reduction=op.reduction,
+            rank=x.rank,
+        )
     lines = prod(indices.dims[:axis]) * prod(indices.dims[axis + 1 :])
     shares = max(1, min(LINE_THREADS // max(lines, 1), size, length))
     args = {

@@ -1,5 +1,6 @@
 // Updates written to the positions that a tensor of indices gives, or combined with the elements there.
-// Updates of the same element are applied in order, because one thread owns the element.
+// Updates of the same element are applied in order, because one thread owns the element, or atomically where their order
+// does not matter.
 //
 // T is the type of the elements, A that of the arithmetic, I that of the indices. Generated: combine(a,
 // b), of the current element and an update. Negative indices count from the end; out-of-range ones are
@@ -59,6 +60,50 @@ scatter_elements(const I* indices, const T* updates, T* y, Index count, Index li
         for (int k = 0; k < BATCH; ++k)
             if (at[k] >= 0) update(y + to + at[k] * strides.at[axis], more[k]);
     }
+}
+
+template <int BYTES> struct AtomicWord { typedef unsigned int type; };
+template <> struct AtomicWord<8> { typedef unsigned long long type; };
+
+// Combines an element with a value where other threads may do so, too; in any order, so `combine` must not depend on it.
+// Elements of less than four bytes are in a word with others.
+__device__ __forceinline__ void update_atomically(T* y, T value)
+{
+    typedef typename AtomicWord<sizeof(T)>::type Word;
+    Word* const word = (Word*)((size_t)y & ~(sizeof(Word) - 1));
+    const int shift = int((size_t)y % sizeof(Word)) * 8;
+    const Word mask = sizeof(T) == sizeof(Word) ? ~Word(0) : ((Word(1) << sizeof(T) * 8 % (sizeof(Word) * 8)) - 1) << shift;
+    for (Word old = *(volatile Word*)word;;) {
+        const Word part = (old & mask) >> shift;
+        T there;
+        memcpy(&there, &part, sizeof(T));
+        const T made = T(combine(A(there), A(value)));
+        Word bits = 0;
+        memcpy(&bits, &made, sizeof(T));
+        const Word next = (old & ~mask) | bits << shift;
+        if (next == old) return;
+        const Word seen = atomicCAS(word, old, next);
+        if (seen == old) return;
+        old = seen;
+    }
+}
+
+// One thread per update, of which the order does not matter.
+extern "C" __global__ void __launch_bounds__(256)
+scatter_unordered(const I* indices, const T* updates, T* y, Index count, Index size, Index axis, Ints sizes, Ints strides)
+{
+    const Index i = blockIdx.x * (Index)256 + threadIdx.x;
+    if (i >= count) return;
+    Index rest = i, to = 0;
+#pragma unroll
+    for (int a = RANK - 1; a >= 0; --a) {
+        const Index next = rest / sizes.at[a];
+        if (a != axis) to += (rest - next * sizes.at[a]) * strides.at[a];
+        rest = next;
+    }
+    grid_dependency_sync();
+    const Index at = place(indices[i], size);
+    if (at >= 0) update_atomically(y + to + at * strides.at[axis], updates[i]);
 }
 
 // Slices of `inner` elements, whose RANK coordinates are in a row of `indices`. The threads of one
