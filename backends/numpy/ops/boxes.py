@@ -11,10 +11,13 @@ from ....runtime.ir.dtypes import DType, float32, float64, int64
 from ....runtime.ir.types import Array
 from ....runtime.ops.boxes import MaxRoiPool, NonMaxSuppression, RoiAlign
 from ..engine.registry import kernel
+from ..numerics.halves import in_dtype, store
 
 #: Indices and weights of the lower neighbours of samples, and of the upper ones.
 Neighbours = tuple[tuple[Array, Array], tuple[Array, Array]]
 
+#: Regions of an image from which a copy with channels last is worth it.
+SHARED = 4
 #: Maximum boxes that are compared with all others at a time, and pairs of boxes.
 TOGETHER, PAIRS = 64, 1 << 16
 
@@ -26,56 +29,79 @@ def _arithmetic(dtype: DType) -> DType:
 # ── regions ──────────────────────────────────────────────────────────────────────────────────────
 
 
+class _Images:
+    """Images with channels last, so that rows of channels are read for a sample; made when needed.
+
+    Args:
+        x: [images, channels, height, width].
+        indices: the image of each region.
+    """
+
+    def __init__(self, x: Array, indices: Array) -> None:
+        self._x, self._indices = np.moveaxis(x, 1, -1), indices
+        self._copies: dict[int, Array] = {}
+
+    def __getitem__(self, index: int) -> Array:
+        """Return [height, width, channels]; raises IndexError if there is none of that index."""
+        if not 0 <= index < len(self._x):
+            raise IndexError(f"a region is of image {index}; there are {len(self._x)}")
+        if index not in self._copies:
+            image = np.asarray(self._x[index])
+            is_shared = np.count_nonzero(self._indices == index) >= SHARED
+            self._copies[index] = np.ascontiguousarray(image) if is_shared else image
+        return self._copies[index]
+
+
 @kernel(RoiAlign)
-def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array) -> Array:
+def roi_align(op: RoiAlign, x: Array, rois: Array, batch_indices: Array, *, out: Array) -> None:
     """Pool bilinear samples of each region.
 
     The maximum is over the samples' four weighted neighbours, as in the specification's examples
     and onnxruntime, not over the samples.
     """
     dtype = _arithmetic(x.dtype)
-    size = (op.output_height, op.output_width)
-    result = np.zeros((len(rois), x.shape[1], *size), dtype)
+    images, size = _Images(in_dtype(x, dtype), batch_indices), (op.output_height, op.output_width)
+    result = np.zeros((len(rois), *size, x.shape[1]), dtype)
     shift = 0.5 if op.coordinate_transformation_mode == "half_pixel" else 0.0
     corners = rois.astype(dtype) * dtype.type(op.spatial_scale) - dtype.type(shift)
     for target, (left, top, right, bottom), image in zip(
         result, corners, batch_indices, strict=True
     ):
-        source = _image(x, int(image)).astype(dtype)
-        rows = _samples(op, (top, bottom), size[0], source.shape[1])
-        columns = _samples(op, (left, right), size[1], source.shape[2])
+        source = images[int(image)]
+        rows = _samples(op, (top, bottom), size[0], source.shape[0])
+        columns = _samples(op, (left, right), size[1], source.shape[1])
         counts = (len(rows[0][0]) // size[0], len(columns[0][0]) // size[1])
         if not all(counts):
             continue
         samples = len(rows[0][0]) * len(columns[0][0])
-        need(6 * len(source) * samples * dtype.itemsize, "the samples of RoiAlign")
+        need(6 * source.shape[2] * samples * dtype.itemsize, "the samples of RoiAlign")
         if op.mode == "avg":
             _average(source, rows, columns, target)
             continue
         parts = [
-            source[:, row[:, np.newaxis], column] * (height[:, np.newaxis] * width)
+            source[row[:, np.newaxis], column] * (height[:, np.newaxis] * width)[..., np.newaxis]
             for row, height in rows
             for column, width in columns
         ]
-        cells = (-1, size[0], counts[0], size[1], counts[1])
-        np.maximum.reduce(parts).reshape(cells).max((2, 4), out=target)
-    return result.astype(x.dtype)
+        cells = (size[0], counts[0], size[1], counts[1], -1)
+        np.maximum.reduce(parts).reshape(cells).max((1, 3), out=target)
+    store(out, np.moveaxis(result, -1, 1))
 
 
 def _average(x: Array, rows: Neighbours, columns: Neighbours, out: Array) -> None:
     """Average the samples of each cell, along one axis after the other: whole rows first.
 
     Args:
-        x: an image [channels, height, width].
+        x: an image [height, width, channels].
         rows: of all samples along the height.
         columns: of all samples along the width.
-        out: [channels, cells, cells].
+        out: [cells, cells, channels].
     """
     ends = [(int(low.min()), int(high.max()) + 1) for (low, _), (high, _) in (rows, columns)]
-    part = np.ascontiguousarray(x[(..., *(slice(*each) for each in ends))])
-    for axis, (samples, (start, _)) in enumerate(zip((rows, columns), ends, strict=True), 1):
+    part = x[tuple(slice(*each) for each in ends)]
+    for axis, (samples, (start, _)) in enumerate(zip((rows, columns), ends, strict=True)):
         taken = [np.take(part, places - start, axis, mode="clip") for places, _ in samples]
-        shape = (-1, 1)[: 3 - axis]
+        shape = (-1, *[1] * (2 - axis))
         part = _weighted(taken, [weights.reshape(shape) for _, weights in samples])
         count = part.shape[axis] // out.shape[axis]
         lead = (slice(None),) * axis
@@ -92,13 +118,6 @@ def _weighted(parts: list[Array], weights: list[Array]) -> Array:
     other *= second
     total += other
     return total
-
-
-def _image(x: Array, index: int) -> Array:
-    """Return an image; raises IndexError if there is none of that index."""
-    if not 0 <= index < len(x):
-        raise IndexError(f"a region is of image {index}; there are {len(x)}")
-    return np.asarray(x[index])
 
 
 def _samples(op: RoiAlign, ends: tuple[Array, Array], cells: int, size: int) -> Neighbours:
@@ -124,27 +143,41 @@ def _samples(op: RoiAlign, ends: tuple[Array, Array], cells: int, size: int) -> 
 
 
 @kernel(MaxRoiPool)
-def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array) -> Array:
+def max_roi_pool(op: MaxRoiPool, x: Array, rois: Array, *, out: Array) -> None:
     """Take the maximum of each cell of each region; 0 for cells without elements."""
     height, width = op.pooled_shape
-    result = np.empty((len(rois), x.shape[1], height, width), x.dtype)
+    indices = rois[:, 0].astype(int64)
+    images = _Images(x, indices)
+    result = np.empty((len(rois), height, width, x.shape[1]), x.dtype)
     scaled = rois[:, 1:].astype(_arithmetic(x.dtype)) * op.spatial_scale
     corners = np.floor(scaled + 0.5).astype(int64)
-    for target, image, (x1, y1, x2, y2) in zip(result, rois[:, 0], corners, strict=True):
-        rows = _greatest(_image(x, int(image)), 1, (y1, y2), height)
-        target[...] = _greatest(rows, 2, (x1, x2), width)
-    return np.where(np.isneginf(result), 0, result).astype(x.dtype)
+    for target, image, (x1, y1, x2, y2) in zip(result, indices, corners, strict=True):
+        source = images[int(image)]
+        rows = _ranges((y1, y2), height, source.shape[0])
+        columns = _ranges((x1, x2), width, source.shape[1])
+        left, right = columns.min(), columns.max()
+        found = _greatest(source[:, left:right], 0, rows)
+        target[...] = _greatest(found, 1, columns - left)
+    np.copyto(result, 0, where=np.isneginf(result))
+    np.copyto(out, np.moveaxis(result, -1, 1))
 
 
-def _greatest(x: Array, axis: int, ends: tuple[int, int], cells: int) -> Array:
-    """Return the maxima of `cells` overlapping ranges between both ends."""
+def _ranges(ends: tuple[int, int], cells: int, length: int) -> Array:
+    """Return the beginnings and ends of `cells` overlapping ranges between both ends."""
     begin, size = ends[0], max(ends[1] - ends[0] + 1, 1)
     edges = [(i * size // cells, -(-(i + 1) * size // cells)) for i in range(cells)]
-    limits = np.clip(begin + np.array(edges), 0, x.shape[axis])
-    parts = [
-        np.take(x, np.arange(low, high), axis).max(axis, initial=-np.inf) for low, high in limits
-    ]
-    return np.stack(parts, axis)
+    return np.clip(begin + np.array(edges, int64).reshape(-1, 2), 0, length)
+
+
+def _greatest(x: Array, axis: int, ranges: Array) -> Array:
+    """Return the maxima of some ranges along an axis, minus infinity for those without elements."""
+    shape = (*x.shape[:axis], len(ranges), *x.shape[axis + 1 :])
+    found = np.empty(shape, x.dtype)
+    lead = (slice(None),) * axis
+    for i, (low, high) in enumerate(ranges.tolist()):
+        some = x[(*lead, slice(low, high))]
+        np.max(some, axis, initial=-np.inf, out=found[(*lead, i)])
+    return found
 
 
 # ── suppression ──────────────────────────────────────────────────────────────────────────────────
