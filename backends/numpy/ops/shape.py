@@ -82,10 +82,10 @@ def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> Non
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     kept = distance >= diagonal if op.upper else distance <= diagonal
     # Each row of the matrix begins at one diagonal.
-    if x.dtype == string:
+    word = WORDS.get(x.dtype.itemsize)
+    if word is None or x.dtype == string:
         matrix = sliding_window_view(kept, columns)[::-1]
-        np.copyto(out, np.where(matrix, x, blank(string)))
+        np.copyto(out, np.where(matrix, x, blank(x.dtype)))
         return
-    word = WORDS[x.dtype.itemsize]
     masks = sliding_window_view(np.negative(kept.astype(word)), columns)[::-1]
     np.bitwise_and(x.view(word), masks, out=out.view(word))
