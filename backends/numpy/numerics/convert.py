@@ -74,6 +74,9 @@ def _to_text(x: Array) -> Array:
     if x.dtype.kind == "b":
         x = x.view(np.uint8)
     texts = np.empty(x.size, string)
+    if x.dtype.kind in "iu":  # Python's are written faster than numpy's
+        texts[:] = [*map(str, x.reshape(-1).tolist())]
+        return texts.reshape(x.shape)
     texts[:] = [_RESERVED.get(text := str(element), text) for element in x.flat]
     return texts.reshape(x.shape)
 

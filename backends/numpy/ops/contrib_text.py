@@ -10,6 +10,8 @@ from ....runtime.ops.contrib_text import MurmurHash3, Tokenizer
 from ..engine.registry import kernel
 from ..regex.matcher import Automaton, compile_pattern
 
+#: Characters with a meaning in expressions.
+_SPECIAL = frozenset("\\.^$*+?()[]{}|")
 _START, _END = "\x02", "\x03"
 
 
@@ -35,6 +37,10 @@ def _tokens(op: Tokenizer, text: str) -> list[str]:
         return _matches(compile_pattern(op.tokenexp), text, op.mincharnum)
     row = [text]
     for separator in op.separators or ():
+        if separator and not _SPECIAL.intersection(separator):
+            parts = [part for whole in row for part in whole.split(separator)]
+            row = [part for part in parts if len(part) >= op.mincharnum]
+            continue
         pattern = compile_pattern(separator)
         row = [part for whole in row for part in _parts(pattern, whole, op.mincharnum)]
     return row

@@ -14,7 +14,6 @@ from ....runtime.ops.ml import (
     FeatureVectorizer,
     Imputer,
     Normalizer,
-    OneHotEncoder,
     Scaler,
 )
 from ..engine.registry import kernel
@@ -114,20 +113,6 @@ def normalizer(op: Normalizer, x: Array) -> Array:
     else:
         norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
     return (wide / np.where(norm == 0, 1, norm)).astype(float32)
-
-
-@kernel(OneHotEncoder)
-def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
-    """Write 1 at the category of each element."""
-    if op.cats_strings:
-        categories = np.array(op.cats_strings, string)
-    else:
-        categories, x = np.array(op.cats_int64s, int64), x.astype(int64)
-    found = x[..., np.newaxis] == categories
-    if not op.zeros and not found.any(-1).all():
-        unknown = x[~found.any(-1)].reshape(-1)[0]
-        raise ValueError(f"{unknown!r} is not one of the categories")
-    return found.astype(float32)
 
 
 @kernel(Scaler)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType, int64, string
+from ....runtime.ir.dtypes import DType, float32, int64, string
 from ....runtime.ir.types import Array
-from ....runtime.ops.ml import CategoryMapper, LabelEncoder
+from ....runtime.ops.ml import CategoryMapper, LabelEncoder, OneHotEncoder
 from ..engine.registry import kernel
 
 #: Maximum range of integer keys per key, and that of any few, for an array of all values in it.
@@ -70,3 +70,26 @@ def _table_of(op: LabelEncoder | CategoryMapper, dtype: DType) -> Table:
 def look_up(op: LabelEncoder | CategoryMapper, x: Array, *, out: Array) -> None:
     """Replace every element by the value of the key equal to it."""
     _table_of(op, x.dtype).look_up(x, out)
+
+
+@kernel(OneHotEncoder)
+def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
+    """Write 1 at the category of each element."""
+    places, numbers = _categories(op)
+    x = x if op.cats_strings else x.astype(int64)
+    found = np.empty(x.shape, int64)
+    places.look_up(x, found)
+    if not op.zeros and (found < 0).any():
+        unknown = x[found < 0].reshape(-1)[0]
+        raise ValueError(f"{unknown!r} is not one of the categories")
+    return (found[..., np.newaxis] == numbers).astype(float32)
+
+
+@lru_cache(16)
+def _categories(op: OneHotEncoder) -> tuple[Table, Array]:
+    """Return a number for each category, -1 for others, and those of all in order."""
+    strings, ints = op.cats_strings, op.cats_int64s
+    keys = np.array(strings, string) if strings else np.array(ints, int64)
+    table, numbers = Table(keys, np.arange(len(keys)), -1), np.empty(len(keys), int64)
+    table.look_up(keys, numbers)
+    return table, numbers
