@@ -16,6 +16,7 @@ from ....runtime.ops.ml import (
     Normalizer,
     Scaler,
 )
+from ..engine.prepared import attribute
 from ..engine.registry import kernel
 
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────
@@ -118,6 +119,6 @@ def normalizer(op: Normalizer, x: Array) -> Array:
 @kernel(Scaler)
 def scaler(op: Scaler, x: Array) -> Array:
     """Subtract an offset and multiply by a scale."""
-    offset = np.array(op.offset or (0.0,), float32)
-    scale = np.array(op.scale or (1.0,), float32)
+    offset = attribute(op, "offset", float32, (0.0,))
+    scale = attribute(op, "scale", float32, (1.0,))
     return ((x.astype(float64) - offset) * scale).astype(float32)

@@ -7,6 +7,7 @@ import numpy as np
 from ....runtime.ir.dtypes import DType, float32
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
+from ..engine.prepared import attribute
 from ..engine.registry import kernel
 from ..numerics.distances import squared_distances
 from ..numerics.products import multiply
@@ -17,8 +18,8 @@ from .ml import both_classes, labels_of, rows_of, transformed
 def linear_regressor(op: LinearRegressor, x: Array) -> Array:
     """Return x @ coefficients.T + intercepts."""
     rows = rows_of(x)
-    coefficients = np.array(op.coefficients or (), rows.dtype).reshape(op.targets, -1)
-    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
+    coefficients = attribute(op, "coefficients", rows.dtype).reshape(op.targets, -1)
+    scores = multiply(rows, coefficients.T) + attribute(op, "intercepts", rows.dtype, (0.0,))
     return _regressed(scores, op.post_transform)
 
 
@@ -34,8 +35,8 @@ def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
     """Return the labels of the largest scores, and the scores."""
     rows = rows_of(x)
     classes = len(op.classlabels_ints or op.classlabels_strings or ())
-    coefficients = np.array(op.coefficients, rows.dtype).reshape(-1, rows.shape[1])
-    scores = multiply(rows, coefficients.T) + np.array(op.intercepts or (0.0,), rows.dtype)
+    coefficients = attribute(op, "coefficients", rows.dtype).reshape(-1, rows.shape[1])
+    scores = multiply(rows, coefficients.T) + attribute(op, "intercepts", rows.dtype, (0.0,))
     if scores.shape[1] == 1 and classes == 2:
         places = (scores[:, 0] > 0).astype(int)
         results = both_classes(scores, op.post_transform, probabilities=False)
@@ -72,7 +73,7 @@ def _power(base: Array, degree: float) -> Array:
 
 
 def _coefficients(op: SVMClassifier | SVMRegressor, dtype: DType, rows: int) -> Array:
-    return np.array(op.coefficients or (), dtype).reshape(rows, -1)
+    return attribute(op, "coefficients", dtype).reshape(rows, -1)
 
 
 @kernel(SVMRegressor)
@@ -81,11 +82,11 @@ def svm_regressor(op: SVMRegressor, x: Array) -> Array:
     rows = rows_of(x)
     coefficients = _coefficients(op, rows.dtype, 1)
     if op.n_supports:
-        vectors = np.array(op.support_vectors or (), rows.dtype).reshape(op.n_supports, -1)
+        vectors = attribute(op, "support_vectors", rows.dtype).reshape(op.n_supports, -1)
         features = _kernel(op, rows, vectors)
     else:
         features = rows
-    scores = multiply(features, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
+    scores = multiply(features, coefficients.T) + attribute(op, "rho", rows.dtype, (0.0,))[:1]
     if op.one_class:
         return np.where(scores > 0, 1, -1).astype(float32)
     return _regressed(scores, op.post_transform)
@@ -103,7 +104,7 @@ def svm_classifier(op: SVMClassifier, x: Array) -> tuple[Array, Array]:
             scores = _probabilities(op, scores, classes)
     else:
         coefficients = _coefficients(op, rows.dtype, classes)
-        scores = multiply(rows, coefficients.T) + np.array((op.rho or (0.0,))[:1], rows.dtype)
+        scores = multiply(rows, coefficients.T) + attribute(op, "rho", rows.dtype, (0.0,))[:1]
         places = scores.argmax(1)
     if scores.shape[1] == 1:
         results = both_classes(scores, op.post_transform, probabilities=False)
@@ -118,8 +119,8 @@ def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
     counts = op.vectors_per_class or ()
     ends = np.cumsum(counts)
     spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
-    vectors = np.array(op.support_vectors or (), rows.dtype).reshape(ends[-1], -1)
-    coefficients = np.array(op.coefficients or (), rows.dtype).reshape(-1, ends[-1])
+    vectors = attribute(op, "support_vectors", rows.dtype).reshape(ends[-1], -1)
+    coefficients = attribute(op, "coefficients", rows.dtype).reshape(-1, ends[-1])
     features = _kernel(op, rows, vectors)
     scores = [
         multiply(features[:, spans[i]], coefficients[j - 1, spans[i], np.newaxis])[:, 0]
@@ -127,7 +128,7 @@ def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
         for i in range(classes)
         for j in range(i + 1, classes)
     ]
-    return np.stack(scores, 1) + np.array(op.rho or (0.0,), rows.dtype)
+    return np.stack(scores, 1) + attribute(op, "rho", rows.dtype, (0.0,))
 
 
 def _votes(scores: Array, classes: int) -> Array:
@@ -142,7 +143,7 @@ def _votes(scores: Array, classes: int) -> Array:
 
 def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
     """Return the probability of each class by the method of libsvm (Wu, Lin and Weng, 2004)."""
-    slope, offset = (np.array(p or (), scores.dtype) for p in (op.prob_a, op.prob_b))
+    slope, offset = (attribute(op, name, scores.dtype) for name in ("prob_a", "prob_b"))
     pairwise = 0.5 - 0.5 * np.tanh(0.5 * (scores * slope + offset))
     pairwise = np.clip(pairwise, 1e-7, 1 - 1e-7)
     first, second = np.triu_indices(classes, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import repeat
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from ....runtime.ir.dtypes import DType, float32, int64, string
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import CategoryMapper, LabelEncoder, OneHotEncoder
+from ..engine.prepared import prepared
 from ..engine.registry import kernel
 
 #: Maximum range of integer keys per key, and that of any few, for an array of all values in it.
@@ -56,7 +56,7 @@ class Table:
             np.copyto(out, self._of_nan, where=np.isnan(x))
 
 
-@lru_cache(16)
+@prepared
 def _table_of(op: LabelEncoder | CategoryMapper, dtype: DType) -> Table:
     if isinstance(op, LabelEncoder):
         return Table(op.keys, op.values, op.default)
@@ -85,7 +85,7 @@ def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
     return (found[..., np.newaxis] == numbers).astype(float32)
 
 
-@lru_cache(16)
+@prepared
 def _categories(op: OneHotEncoder) -> tuple[Table, Array]:
     """Return a number for each category, -1 for others, and those of all in order."""
     strings, ints = op.cats_strings, op.cats_int64s
