@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,10 @@ from .step import Bound, HostStep, Tape
 BLOCK = 1 << 15
 #: Maximum elements of a row, and minimum rows, that are faster column by column.
 SHORT, MANY = 4, 1 << 10
-#: Bytes between elements that collide in the cache, those of a copy from which that matters, and
-#: how many such elements are copied together.
-CLASH, CLASHING, TOGETHER = 1 << 11, 1 << 17, 16
+#: Bytes of a line of the cache, those after which lines share a set, and lines of a set.
+LINE, PERIOD, WAYS = 64, 1 << 12, 8
+#: Bytes of a copy from which that matters, and how many elements are copied together.
+CLASHING, FEWEST, MOST = 1 << 17, 16, 128
 
 
 def elementwise_claim(chain: Chain) -> Claim:
@@ -153,17 +154,27 @@ def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:
 def _pieces(target: Array, view: Array) -> Iterator[tuple[Array, Array]]:
     """Yield the parts to copy one after the other.
 
-    Elements that are next to each other in the result and a multiple of `CLASH` bytes apart in the
-    source share few sets of the cache: those next to them have left it when they are copied. So no
-    more of them are visited at a time than a set holds.
+    Elements that are next to each other in the result may be in as many lines of the source, which
+    have left the cache when those next to them are copied. So no more of them are visited at a time
+    than the sets hold that these lines share.
     """
-    count, apart = (view.shape[-1], view.strides[-1]) if view.ndim else (0, 0)
-    if view.nbytes < CLASHING or not apart or apart % CLASH:
+    while view.ndim > 1 and _is_one_axis(target) and _is_one_axis(view):
+        shape = (*view.shape[:-2], view.shape[-2] * view.shape[-1])
+        target, view = target.reshape(shape), view.reshape(shape)
+    count, apart = (view.shape[-1], abs(view.strides[-1])) if view.ndim else (0, 0)
+    together = max(FEWEST, min(WAYS * (PERIOD // gcd(apart, PERIOD)), MOST))
+    near = [0 < abs(step) < LINE for n, step in zip(view.shape, view.strides, strict=True) if n > 1]
+    if view.nbytes < CLASHING or apart < LINE or count <= together or not any(near):
         yield target, view
         return
-    for first in range(0, count, TOGETHER):
-        some = (..., slice(first, first + TOGETHER))
+    for first in range(0, count, together):
+        some = (..., slice(first, first + together))
         yield target[some], view[some]
+
+
+def _is_one_axis(x: Array) -> bool:
+    """Whether the last two axes are one with the same strides."""
+    return x.strides[-2] == x.shape[-1] * x.strides[-1]
 
 
 def call(
