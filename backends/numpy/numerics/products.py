@@ -51,7 +51,8 @@ def multiply(a: Array, b: Array) -> Array:
         return multiply(a.astype(wide), b.astype(wide)).astype(a.dtype)
     if _grain(a, b) == (1, 1) and not _needs_margins(a, b):
         return np.matmul(a, b)
-    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stacks = a.shape[:-2], b.shape[:-2]
+    lead = np.broadcast_shapes(*stacks) if any(stacks) else ()
     out = np.empty((*lead, a.shape[-2], b.shape[-1]), a.dtype)
     recorded(a, b, out)()
     return out

@@ -24,7 +24,8 @@ from ..engine.registry import kernel
 
 def rows_of(x: Array) -> Array:
     """Return features [n, c] as floats; a vector is one row."""
-    return np.atleast_2d(x if x.dtype in FLOATS else x.astype(float32))
+    rows = x if x.dtype in FLOATS else x.astype(float32)
+    return rows if rows.ndim > 1 else np.atleast_2d(rows)
 
 
 def labels_of(places: Array, ints: Sequence[int] | None, strings: Sequence[str] | None) -> Array:
@@ -40,9 +41,10 @@ def transformed(scores: Array, transform: str) -> Array:
         return _probit(scores)
     if transform == "NONE":
         return scores
-    exponentials = np.exp(scores - scores.max(1, keepdims=True, initial=-np.inf))
-    if transform == "SOFTMAX_ZERO":
-        exponentials = np.where(np.abs(scores) <= 1e-7, 0, exponentials)
+    exponentials = np.exp(scores - np.maximum.reduce(scores, 1, keepdims=True, initial=-np.inf))
+    if transform == "SOFTMAX":
+        return exponentials / np.add.reduce(exponentials, 1, keepdims=True)
+    exponentials = np.where(np.abs(scores) <= 1e-7, 0, exponentials)
     total = exponentials.sum(1, keepdims=True)
     return np.where(total == 0, 0.5, exponentials / np.where(total == 0, 1, total))
 

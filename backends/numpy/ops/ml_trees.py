@@ -80,7 +80,8 @@ def tree_ensemble_classifier(chain: Chain, site: BuildContext, options: Options)
         if ensemble.is_binary:
             places, scores = _of_one(sums, ensemble)
         else:
-            places = np.where(found | bool(base.size), sums, -np.inf).argmax(1)
+            known = sums if trees.always or base.size else np.where(found, sums, -np.inf)
+            places = known.argmax(1)
             scores = transformed(sums, ensemble.transform)
         labels = labels_of(places, op.classlabels_int64s, op.classlabels_strings)
         return labels, scores.astype(float32)
