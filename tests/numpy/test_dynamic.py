@@ -59,6 +59,7 @@ CASES: list[tuple[str, dict[str, Any], list[Array], str]] = [
     ("Gather", {"axis": 1}, [NUMBERS, ints(2, 0, -1)], "y"),
     ("GatherND", {}, [NUMBERS, np.array([[0, 1], [1, -1]])], "y"),
     ("ScatterND", {}, [NUMBERS, np.array([[0, 1], [1, -1]]), NUMBERS[0, :2]], "y"),
+    ("ScatterND", {"reduction": "min"}, [NUMBERS[:, :0], np.array([[1]]), NUMBERS[:1, :0]], "y"),
     ("Shape", {"start": 1}, [NUMBERS], "y"),
     ("Size", {}, [NUMBERS], "y"),
     ("Identity", {}, [WORDS], "y"),
