@@ -130,7 +130,6 @@ def _narrow(out: Array, source: Array, spare: Array) -> None:
         np.copyto(total, 0x7C00 << 16, where=magnitude >= _OVER)
         payload = ((magnitude >> 13) & 0x3FF) << 16
         np.copyto(total, 0x7E00 << 16 | payload, where=magnitude > _INFINITE)
-    np.bitwise_and(total, _MAGNITUDE, out=total)
     np.bitwise_and(bits, _SIGN, out=found)
     np.bitwise_or(total, found, out=total)
     np.right_shift(total, np.int32(16), out=total)
