@@ -31,6 +31,7 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
 from ..numerics.halves import in_dtype, store, widened
+from ..numerics.short_rows import extremes
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -50,6 +51,13 @@ def _sums(x: Array, y: Array) -> Array:
 def _total(x: Array) -> Array:
     """Return the sum along axis 1, kept as 1."""
     return _sums(x, np.ones(x.shape[1], x.dtype)) if x.ndim == 2 else x.sum(1, keepdims=True)
+
+
+def _peaks(x: Array) -> Array:
+    """Return the maxima along axis 1, kept as 1."""
+    if x.ndim == 2:
+        return extremes(np.maximum, x, -np.inf)
+    return x.max(1, keepdims=True, initial=-np.inf)
 
 
 @builder(Softmax, LogSoftmax, in_place=True, dtypes=FLOATS)
@@ -84,7 +92,7 @@ def _softmax(x: Array, out: Array) -> None:
     """
     wide = widened(x)
     work = out if wide is x else wide
-    np.subtract(wide, wide.max(1, keepdims=True, initial=-np.inf), out=work)
+    np.subtract(wide, _peaks(wide), out=work)
     np.exp(work, out=work)
     if wide is not x:
         store(out, work)
@@ -97,7 +105,7 @@ def _softmax(x: Array, out: Array) -> None:
 
 def _log_softmax(x: Array, out: Array) -> None:
     wide = widened(x)
-    work = np.subtract(wide, wide.max(1, keepdims=True, initial=-np.inf))
+    work = np.subtract(wide, _peaks(wide))
     np.subtract(work, np.log(_total(np.exp(work))), out=work)
     store(out, work)
 

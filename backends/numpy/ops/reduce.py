@@ -16,6 +16,7 @@ from ....runtime.ops import reduce as ops
 from ..engine.registry import kernel
 from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
+from ..numerics.short_rows import extremes
 
 #: Elements from which rows are accumulated as a whole, those between the ends of an axis that share
 #: the cache, and those accumulated between two checks of the deadline.
@@ -51,10 +52,14 @@ def _product(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _max(x: Array, axes: tuple[int, ...]) -> Array:
+    if axes == (x.ndim - 1,):
+        return extremes(np.maximum, x, lowest(x.dtype))
     return np.max(x, axes, keepdims=True, initial=lowest(x.dtype))
 
 
 def _min(x: Array, axes: tuple[int, ...]) -> Array:
+    if axes == (x.ndim - 1,):
+        return extremes(np.minimum, x, greatest(x.dtype))
     return np.min(x, axes, keepdims=True, initial=greatest(x.dtype))
 
 
