@@ -1,4 +1,4 @@
-"""Extremes of short rows are those that numpy finds row by row."""
+"""Reductions of short rows give the bits that numpy finds row by row."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tercet
+from tercet.backends.numpy.numerics.short_rows import reduced
 
 SHAPES = [(9000, 4), (3, 70, 16), (64, 17), (63, 2), (5000, 1), (80, 0), (0, 3), (7,)]
 
@@ -28,6 +29,22 @@ def test_extremes(shape: tuple[int, ...], name: str, op: str) -> None:
         assert np.array_equal(found.astype(wide.dtype), function(wide, -1, keepdims=True), True)
     else:
         assert found.shape == (*shape[:-1], 1)
+
+
+@pytest.mark.parametrize("size", range(1, 18))
+@pytest.mark.parametrize("name", ["float32", "float64", "int32", "uint8"])
+def test_bits_of_sums_and_products(size: int, name: str) -> None:
+    x = (3 * np.random.default_rng(1).standard_normal((5000, size))).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        x = x.astype(name)
+    x[3] = -0.0
+    for function in (np.add, np.multiply):
+        alone = [function.reduce(row, -1, x.dtype, keepdims=True) for row in x[:200]]
+        with np.errstate(over="ignore"):
+            found = reduced(function, x)
+        assert found.dtype == x.dtype
+        np.testing.assert_array_equal(found[:200], alone)
+        assert found.tobytes() == function.reduce(x, -1, x.dtype, keepdims=True).tobytes()
 
 
 @pytest.mark.parametrize("size", [2, 10, 16])

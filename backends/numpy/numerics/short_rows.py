@@ -1,6 +1,6 @@
-"""Extremes of short rows, which numpy finds row by row: starting a loop takes longer than its work.
+"""Reductions of short rows, which numpy makes row by row: starting a loop takes longer than it.
 
-They are the same in any order, so rows are transposed, and compared as wholes.
+Rows are transposed and combined as wholes, in the order in which numpy combines those of a row.
 """
 
 from __future__ import annotations
@@ -11,24 +11,28 @@ import numpy as np
 
 from ....runtime.ir.types import Array
 
-#: Maximum elements of a row, minimum rows, and elements transposed at a time.
-SHORT, MANY, BLOCK = 16, 64, 1 << 15
+#: Maximum elements of a row, and of one of floats to add: numpy adds eight and more in parts.
+SHORT, ADDED = 16, 7
+#: Minimum rows, and elements transposed at a time.
+MANY, BLOCK = 64, 1 << 15
 
 
-def extremes(function: np.ufunc, x: Array, initial: Any) -> Array:
-    """Return ``function.reduce(x, -1, keepdims=True, initial=initial)``.
+def reduced(function: np.ufunc, x: Array, **options: Any) -> Array:
+    """Return ``function.reduce(x, -1, x.dtype, keepdims=True, **options)``, bit for bit.
 
     Args:
-        function: `np.maximum` or `np.minimum`.
-        x: of at least one axis.
-        initial: compared with all elements.
+        function: `np.add`, `np.multiply`, `np.maximum` or `np.minimum`.
+        x: numbers or booleans, with at least one axis.
+        options: the `initial` element.
     """
     size = x.shape[-1]
-    if not 1 < size <= SHORT or x.size < MANY * size:
-        return function.reduce(x, -1, keepdims=True, initial=initial)
+    most = ADDED if function is np.add and x.dtype.kind not in "iu" else SHORT
+    if not 1 < size <= most or x.size < MANY * size:
+        return function.reduce(x, -1, x.dtype, keepdims=True, **options)
     rows = x.reshape(-1, size)
     found, step = np.empty(len(rows), x.dtype), BLOCK // size
     for first in range(0, len(rows), step):
         some = slice(first, first + step)
-        function.reduce(np.ascontiguousarray(rows[some].T), 0, initial=initial, out=found[some])
+        columns = np.ascontiguousarray(rows[some].T)
+        function.reduce(columns, 0, x.dtype, found[some], **options)
     return found.reshape(*x.shape[:-1], 1)

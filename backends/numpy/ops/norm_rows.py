@@ -31,7 +31,7 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
 from ..numerics.halves import in_dtype, store, widened
-from ..numerics.short_rows import extremes
+from ..numerics.short_rows import reduced
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -56,7 +56,7 @@ def _total(x: Array) -> Array:
 def _peaks(x: Array) -> Array:
     """Return the maxima along axis 1, kept as 1."""
     if x.ndim == 2:
-        return extremes(np.maximum, x, -np.inf)
+        return reduced(np.maximum, x, initial=-np.inf)
     return x.max(1, keepdims=True, initial=-np.inf)
 
 

@@ -16,7 +16,7 @@ from ....runtime.ops import reduce as ops
 from ..engine.registry import kernel
 from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
-from ..numerics.short_rows import extremes
+from ..numerics.short_rows import reduced
 
 #: Elements from which rows are accumulated as a whole, those between the ends of an axis that share
 #: the cache, and those accumulated between two checks of the deadline.
@@ -30,7 +30,13 @@ def _real(x: Array) -> Array:
     return x.astype(float64) if x.dtype.kind in "iu" else widened(x)
 
 
+def _is_last(x: Array, axes: tuple[int, ...]) -> bool:
+    return axes == (x.ndim - 1,)
+
+
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:
+    if _is_last(x, axes):
+        return reduced(np.add, x)
     return np.sum(x, axes, dtype=x.dtype, keepdims=True)
 
 
@@ -48,18 +54,20 @@ def _mean(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _product(x: Array, axes: tuple[int, ...]) -> Array:
+    if _is_last(x, axes):
+        return reduced(np.multiply, x)
     return np.prod(x, axes, dtype=x.dtype, keepdims=True)
 
 
 def _max(x: Array, axes: tuple[int, ...]) -> Array:
-    if axes == (x.ndim - 1,):
-        return extremes(np.maximum, x, lowest(x.dtype))
+    if _is_last(x, axes):
+        return reduced(np.maximum, x, initial=lowest(x.dtype))
     return np.max(x, axes, keepdims=True, initial=lowest(x.dtype))
 
 
 def _min(x: Array, axes: tuple[int, ...]) -> Array:
-    if axes == (x.ndim - 1,):
-        return extremes(np.minimum, x, greatest(x.dtype))
+    if _is_last(x, axes):
+        return reduced(np.minimum, x, initial=greatest(x.dtype))
     return np.min(x, axes, keepdims=True, initial=greatest(x.dtype))
 
 
