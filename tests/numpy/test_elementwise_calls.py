@@ -100,3 +100,19 @@ def test_halves_are_rounded_once(size: int) -> None:
     x, y = (np.resize(random(997, dtype=np.float16), size) for _ in range(2))
     found = tercet.run_op("Mul", x, y)
     assert np.array_equal(found, (x.astype(np.float32) * y).astype(np.float16))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (7, 1), (1, 30), (7, 30)], ids=str)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_extremes_with_numbers(dtype: np.dtype, shape: tuple[int, ...], is_first: bool) -> None:
+    x = np.resize(VALUES, (7, 30)).astype(dtype)
+    for value in VALUES:
+        bound = np.resize([value, 1], shape).astype(dtype)
+        operands = (bound, x) if is_first else (x, bound)
+        for op, function in ((ops.Max, np.maximum), (ops.Min, np.minimum)):
+            found = np.empty_like(x)
+            with np.errstate(invalid="ignore"):
+                elementwise_call(ELEMENTWISE[op](op()), *operands, out=found)()
+            want = function(*(a.astype(np.float64) for a in operands))
+            assert np.array_equal(found.astype(np.float64), want, equal_nan=True)
