@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE, elementwise_call
+from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE
+from tercet.backends.numpy.numerics.elementwise_calls import elementwise_call
 from tercet.runtime.ir.dtypes import bfloat16
 from tercet.runtime.ops import elementwise as ops
 

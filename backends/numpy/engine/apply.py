@@ -14,7 +14,8 @@ from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array, HostValue, TensorType, ValueType
 from ....runtime.plan.backend import BuildContext, Claim
-from ..numerics.elementwise import CALLS, ELEMENTWISE, elementwise_call
+from ..numerics.elementwise import CALLS, ELEMENTWISE
+from ..numerics.elementwise_calls import elementwise_call
 from . import thread_pool
 from .blocking import Block, Frame, cut, lengths, shares
 from .chain import Chain

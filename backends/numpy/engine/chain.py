@@ -10,7 +10,8 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
-from ..numerics.elementwise import CALLS, ELEMENTWISE, elementwise_call
+from ..numerics.elementwise import CALLS, ELEMENTWISE
+from ..numerics.elementwise_calls import elementwise_call
 from ..numerics.halves import store
 from .blocking import Block, Frame, cut
 from .step import Bound, Tape

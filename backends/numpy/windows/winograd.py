@@ -32,7 +32,8 @@ from ..engine.chain import Chain
 from ..engine.cost import PRODUCT
 from ..engine.step import Bound, ScratchLayout, Tape
 from ..numerics import blas
-from ..numerics.elementwise import ELEMENTWISE, elementwise_call
+from ..numerics.elementwise import ELEMENTWISE
+from ..numerics.elementwise_calls import elementwise_call
 from ..numerics.products import recorded, sums
 from .algorithm import ConvAlgorithm
 
