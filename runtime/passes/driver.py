@@ -28,8 +28,8 @@ _FEWEST_REWRITES = 1000
 #: Precisions that are half.
 _NARROW = ("float16", "bfloat16")
 
-#: Environment variable: have the graph verified after each pass that changed it, and passes run
-#: that have nothing to rewrite.
+#: Environment variable: have the graph verified after each pass that changed it, and one of so many
+#: passes run that have nothing to rewrite.
 VERIFY = "TERCET_VERIFY_PASSES"
 
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
@@ -227,15 +227,16 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
     Raises:
         ValueError: a pass left a graph that is inconsistent, if ``$TERCET_VERIFY_PASSES`` is set.
     """
-    limit, verifies = context.options.stop_at, bool(os.environ.get(VERIFY))
+    limit, verified = context.options.stop_at, os.environ.get(VERIFY, "")
+    every = int(verified) if verified.isdecimal() else int(bool(verified))
     kinds = _kinds(graph)
-    for each in passes:
+    for number, each in enumerate(passes):
         if limit is not None and len(rewrites) >= limit:
             return
         if each.name in context.options.skip:
             continue
         if each.has_nothing(kinds, context.options):
-            if verifies:
+            if every and (number + len(graph.nodes)) % every == 0:
                 _verify_nothing(each, graph, context)
             continue
         check_time()
@@ -247,7 +248,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
                 break
         if len(rewrites) > before:
             kinds = _kinds(graph)
-            if verifies:
+            if every:
                 _verify(graph, each)
         if context.refused:
             known = set(rewrites.refused)
