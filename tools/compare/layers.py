@@ -260,17 +260,8 @@ def compare_layers(
         match.compare(graph, theirs, done)
         if not whole:
             tell(f"{players[0].name}: running the graph of the file")
-            wrong = any(first_wrong(layers) for layers in done.values())
             plain = as_written(model.imported, feeds.arrays)
-            passes = seen_of_passes(
-                plain, graph, players, feeds.arrays, wanted.precision, is_found=wrong
-            )
-            rewritten = passes.findings
-            if passes.hide_an_error:
-                of_file = {name: list[Layer]() for name in done}
-                match.compare(plain, plain, of_file)
-                if any(first_wrong(layers) for layers in of_file.values()):
-                    done, rewritten, is_of_file = of_file, (), True
+            done, rewritten, is_of_file = _judge_passes(match, plain, graph, wanted.precision, done)
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
@@ -295,6 +286,29 @@ def compare_layers(
         ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,
     )
+
+
+def _judge_passes(
+    match: _Match, plain: Graph, graph: Graph, precision: str, done: dict[str, list[Layer]]
+) -> tuple[dict[str, list[Layer]], tuple[Finding, ...], bool]:
+    """Return the layers to show, what the passes changed, and whether the layers are the file's.
+
+    Args:
+        match: compares graphs.
+        plain: the graph of the file.
+        graph: what the passes made of it.
+        precision: of the runners.
+        done: the layers of `graph` by runner.
+    """
+    players, feeds = match.players, match.feeds
+    wrong = any(first_wrong(layers) for layers in done.values())
+    passes = seen_of_passes(plain, graph, players, feeds, precision, is_found=wrong)
+    if passes.hide_an_error:
+        of_file = {name: list[Layer]() for name in done}
+        match.compare(plain, plain, of_file)
+        if any(first_wrong(layers) for layers in of_file.values()):
+            return of_file, (), True
+    return done, passes.findings, False
 
 
 @dataclass(frozen=True, slots=True)
