@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -340,7 +339,7 @@ def _bytes(values: Iterable[Value]) -> int:
     return sum(t.nbytes for t in types if isinstance(t, TensorType) and t.is_static)
 
 
-def first_of(nodes: Sequence[str], most: int = 3) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(nodes) - most
-    return ", ".join(islice(nodes, most)) + (f" and {more} more" if more > 0 else "")
+def first_of(nodes: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    more = len(nodes) - 3
+    return ", ".join(nodes[:3]) + (f" and {more} more" if more > 0 else "")
