@@ -206,6 +206,14 @@ def test_wrong_usage(options: str, said: str, tercet: Tercet, folder: Path) -> N
     assert not Path("small.onnx").exists()
 
 
+def test_weights_that_are_all_too_small(tercet: Tercet, folder: Path) -> None:
+    network(folder)
+    chosen = ("--bits", "4", "--min-elements", "1000000")
+    done = tercet("compress", "network.onnx", "small.onnx", *chosen)
+    assert done.code == 0
+    assert "nothing compressed" in done.out
+
+
 def test_a_trained_network_bears_it() -> None:
     """Half of the weights and 32 values a layer: the digits of the demonstration are still read."""
     sample = Sample.read(DEMO / "digits.npz")

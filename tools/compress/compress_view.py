@@ -36,7 +36,10 @@ def show_compression(console: Console, found: Compression) -> None:
             bytes_text(each.after),
             f"{each.error:.1e}",
         )
-    console.print(table)
+    if found.weights:
+        console.print(table)
+    else:
+        console.print("nothing compressed: no weights have two axes and --min-elements elements")
     console.print()
     console.print(Text(f"both models on {found.inputs}", "dim"))
     table = grid("output", "error", "same top 1")
