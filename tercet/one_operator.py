@@ -113,7 +113,9 @@ def _operator(operator: str, domain: str, inputs: int, given: Mapping[str, Any])
     known = attributes(kind)
     for name in given:
         if name not in known:
-            raise UsageError(f"{operator} has no attribute '{name}'{did_you_mean(name, known)}")
+            have = f" (attributes: {', '.join(known)})" if known else ", nor any other"
+            hint = did_you_mean(name, known)
+            raise UsageError(f"{operator} has no attribute '{name}'{hint}{have}")
     minimum, maximum = arity(kind)
     if inputs < minimum or (maximum is not None and inputs > maximum):
         count = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
