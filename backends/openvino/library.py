@@ -38,7 +38,7 @@ class Uses:
 
     A fork copies neither its threads nor who holds its locks: a call in the child may wait forever,
     and so may the destruction of an object, at the latest when the child ends. So the child calls
-    nothing, and destroys nothing.
+    nothing, and destroys nothing, nor do the libraries that OpenVINO consists of.
 
     Args:
         version: of OpenVINO.
@@ -77,6 +77,19 @@ class Uses:
     def _keep(self) -> None:
         for made in list(self._objects):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        if self._generation is not None:
+            _end_without_destructors()
+
+
+def _end_without_destructors() -> None:
+    """Have this process end, once Python has, before libraries destroy what they hold.
+
+    Exit handlers are called from the last one to the first: the buffers of C's files are written.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):  # glibc
+        libc.on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)
 
 
 @record

@@ -307,10 +307,13 @@ def test_callers_at_one_time(opened: Callable[..., Any]) -> None:
 @needs_fork
 @pytest.mark.parametrize("others", [0, 2], ids=["alone", "while other threads run"])
 def test_a_forked_process_is_told_at_once_and_ends(others: int, tmp_path: Path) -> None:
-    """Also where no `os._exit` ends it, so that all that it has of OpenVINO would be destroyed."""
+    """Also where no `os._exit` ends it, so that all that it has of OpenVINO would be destroyed.
+
+    A destructor of a library that waits for a thread may be one that waits for ever.
+    """
     (tmp_path / "m.onnx").write_bytes(small().SerializeToString())
     source = """
-import os, sys, threading
+import ctypes, os, sys, threading
 import numpy as np
 import tercet
 
@@ -327,6 +330,9 @@ def refused(call):
 model = tercet.load(sys.argv[1], backend="openvino")
 run(2)
 run(3)
+libc = ctypes.CDLL(None)
+if hasattr(libc, "on_exit"):
+    libc.__cxa_atexit(libc.pause, None, None)
 left = threading.Event()
 def work():
     while not left.is_set():
@@ -345,7 +351,8 @@ left.set()
 for thread in threads:
     thread.join()
 run(2)
-print(code)
+print(code, flush=True)
+os._exit(0)
 """
     command = [sys.executable, "-c", source, str(tmp_path / "m.onnx"), str(others)]
     environment = {**os.environ, "TERCET_CACHE": str(tmp_path / "cache")}
