@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 
 from ..text import printable
 
@@ -33,3 +34,12 @@ def one_line(name: str, text: str) -> str:
     plain = printable(text.replace("\n", " "))
     cut = plain if len(plain) <= MAX_CHARACTERS else f"{plain[: MAX_CHARACTERS - 3]}..."
     return f"<tercet.{name} {cut}>"
+
+
+def html_table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Return an HTML table of two columns with a caption."""
+    from html import escape  # which imports the names of all entities
+
+    cells = (f"<td>{escape(kind)}</td><td>{escape(printable(text))}</td>" for kind, text in rows)
+    body = "".join(f"<tr>{each}</tr>" for each in cells)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>"

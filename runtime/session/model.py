@@ -13,7 +13,7 @@ from ..base.arguments import checked_methods, flag, whole, words
 from ..base.budget import Budget, device_budget
 from ..base.closable import Closable
 from ..base.guard import bounded
-from ..base.notebook import one_line
+from ..base.notebook import html_table, one_line
 from ..base.record import record
 from ..control.program import Program
 from ..control.resources import Resources
@@ -31,7 +31,6 @@ from ..plan.exchange import Feed, IOPlacement
 from ..plan.host import HOST
 from ..plan.plan import Memory
 from ..plan.weights import WeightStore
-from ..text import printable
 from .bound_plan import BoundModel
 from .bucket_program import BucketProgram
 from .io_boundary import IOBoundary, Place
@@ -168,14 +167,10 @@ class Model(Closable):
 
     def _repr_html_(self) -> str:
         """Return an HTML table of inputs and outputs for notebooks."""
-        from html import escape  # which imports the names of all entities
-
-        ends = [("input", each) for each in self.inputs] + [("output", o) for o in self.outputs]
-        rows = "".join(
-            f"<tr><td>{k}</td><td>{escape(printable(str(e)))}</td></tr>" for k, e in ends
-        )
+        rows = [("input", str(each)) for each in self.inputs]
+        rows += [("output", str(each)) for each in self.outputs]
         title = f"{self.source.file or 'model'} on {self.backend}, {self.precision}"
-        return f"<table><caption>{escape(title)}{self._closed()}</caption>{rows}</table>"
+        return html_table(title + self._closed(), rows)
 
     def _closed(self) -> str:
         return ", closed" if self._programs.pool.is_closed else ""
