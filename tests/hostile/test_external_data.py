@@ -51,9 +51,9 @@ LOCATIONS = {
     "": "without a location",
     "/etc/passwd": "is absolute",
     "//etc/passwd": "is absolute",
-    "link": "lead out of the model's folder; copy the file .* external_data_dir=",
-    "linked/secret": "lead out of the model's folder",
-    "dangling": "lead out of the model's folder",
+    "link": "leads out of the model's folder; copy the file .* external_data_dir=",
+    "linked/secret": "leads out of the model's folder",
+    "dangling": "leads out of the model's folder",
     "lost": "is a link to 'gone', which is not there",
     "circle": "a circle of links",
     "good/x": "leads through a file",
@@ -174,7 +174,7 @@ def test_links_out_of_a_cache_are_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(32))
     path.with_name("model.onnx.data").unlink()
     path.with_name("model.onnx.data").symlink_to(tmp_path / "secret")
-    with pytest.raises(ModelFileError, match="lead out of the model's folder") as caught:
+    with pytest.raises(ModelFileError, match="leads out of the model's folder") as caught:
         load(path)
     assert caught.value.exit_code == 2
 
@@ -210,5 +210,5 @@ def test_what_another_program_gets_has_its_data_under_the_same_rules(folder: Pat
     path = with_external(folder, [("location", "good")])
     held = OnnxFile(path).self_contained().graph.initializer[0]
     assert (held.raw_data, len(held.external_data)) == (bytes(32), 0)
-    with pytest.raises(UnsupportedError, match="lead out"):
+    with pytest.raises(UnsupportedError, match="leads out of its folder"):
         OnnxFile(with_external(folder, [("location", "link")])).self_contained()

@@ -156,7 +156,7 @@ class OnnxFile:
                     continue
                 place = os.path.realpath(os.path.join(self.folder, entry.value))
                 if not any(Path(place).is_relative_to(each) for each in folders):
-                    raise UnsupportedError(f"external data '{entry.value}' lead out of its folder")
+                    raise UnsupportedError(f"external data '{entry.value}' leads out of its folder")
                 entry.value = os.path.relpath(place, root)
         return root
 

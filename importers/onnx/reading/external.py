@@ -142,7 +142,7 @@ class ExternalData:
             if target != root and target.is_relative_to(root):
                 return _open_inside(root, target.relative_to(root).parts)
         raise self._source.unopened(
-            f"external data '{location[:80]}' lead out of the model's folder; {_ALLOW}", where
+            f"external data '{location[:80]}' leads out of the model's folder; {_ALLOW}", where
         )
 
     def _parts(self, location: str, where: str) -> tuple[str, ...]:
