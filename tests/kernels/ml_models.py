@@ -142,7 +142,8 @@ def models() -> Iterator[tuple[str, ModelProto, dict[str, Array]]]:
     made.append(("OneHotEncoder", categories, drawn(9, 3, np.int64)))
     made.append(("FeatureVectorizer", {"inputdimensions": [2, 3]}, drawn(9, 2), drawn(9, 3)))
     made.append(("Binarizer", {"threshold": 0.3}, drawn(9, 3)))
-    made.append(("Scaler", {"offset": [1.0], "scale": [0.5]}, drawn(9, 3, np.int64)))
+    for kind in (np.float32, np.int64):
+        made.append(("Scaler", {"offset": [0.3], "scale": [0.7]}, drawn(9, 3, kind)))
     numbers = {"imputed_value_int64s": [7], "replaced_value_int64": 0}
     made.append(("Imputer", numbers, drawn(9, 3, np.int64)))
     made.append(("Normalizer", {"norm": "L2"}, drawn(9, 70, np.int64)))

@@ -188,6 +188,17 @@ def test_features(op: str, attributes: dict[str, Any], kind: Any) -> None:
     check([node(op, "x", "y", domain=ML, **attributes)], {"x": x})
 
 
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_scaled_features_have_the_bits_of_onnxruntime(kind: Any) -> None:
+    """Trees behind it compare them with thresholds that some are equal to."""
+    x = (np.random.default_rng(0).standard_normal((500, 3)) * 1e6).astype(kind)
+    attributes = {"offset": [5.8433332, 3.0573332, -1.1993333], "scale": [1.2116787, 0.3, 0.56]}
+    nodes = [node("Scaler", "x", "y", domain=ML, **attributes)]
+    (found,) = run(model_of(nodes, {"x": x}, "y"), {"x": x})
+    (wanted,) = by_onnxruntime(model_of(nodes, {"x": x}, "y"), {"x": x})
+    assert np.array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.int64])
 def test_imputer(kind: Any) -> None:
     x = np.array([[1, 2, 1], [4, 1, 6]], kind)

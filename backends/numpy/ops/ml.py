@@ -120,7 +120,11 @@ def normalizer(op: Normalizer, x: Array) -> Array:
 
 @kernel(Scaler)
 def scaler(op: Scaler, x: Array) -> Array:
-    """Subtract an offset and multiply by a scale."""
+    """Subtract an offset and multiply by a scale, with the roundings of onnxruntime.
+
+    Trees behind it decide at thresholds that many scaled elements are equal to.
+    """
     offset = attribute(op, "offset", float32, (0.0,))
     scale = attribute(op, "scale", float32, (1.0,))
-    return ((x.astype(float64) - offset) * scale).astype(float32)
+    wide = float64 if x.dtype == float64 else float32
+    return ((x.astype(wide) - offset) * scale).astype(float32)

@@ -9,12 +9,12 @@
     grid_dependency_sync();                                                                        \
     if (i >= count) return
 
-// (x - offset) * scale; both have one element, or one per column.
+// (x - offset) * scale in float, or in double of doubles; both have one element, or one per column.
 extern "C" __global__ void __launch_bounds__(256)
 scale(const X* x, const float* offsets, const float* scales, Y* y, long long count, int columns, int shifts, int factors)
 {
     EACH(count);
-    y[i] = Y(float((double(A(x[i])) - offsets[shifts == 1 ? 0 : i % columns]) * scales[factors == 1 ? 0 : i % columns]));
+    y[i] = Y(float((A(x[i]) - offsets[shifts == 1 ? 0 : i % columns]) * scales[factors == 1 ? 0 : i % columns]));
 }
 
 // x, or the replacement value of its column where x equals *missing (which may be NaN).
