@@ -14,7 +14,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op, op
 from ..ir.types import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from .shape import Identity
-from .shapes import checked, common_type, need_rank, normalize_axis, same_dim
+from .shapes import checked, common_type, need_one, normalize_axis, same_dim
 
 Types = tuple[ValueType | None, ...]
 
@@ -58,7 +58,7 @@ class If(Op):
     def infer(self, cond: TensorType) -> Types:
         if cond.dtype != bool_:
             raise ShapeError(f"cond is {cond}; expected bool")
-        need_rank(cond, (0, 1), "cond")
+        need_one(cond, "cond")
         for branch in self.graphs():
             _need(len(branch.inputs), 0, "inputs", branch)
         then, other = _results(self.then_branch), _results(self.else_branch)

@@ -123,6 +123,16 @@ def test_only_the_branch_that_is_taken_is_planned(cond: bool) -> None:
         assert len(model.placement()) == 2 + len(body.rows)
 
 
+@pytest.mark.parametrize("dims", ["1, 1", "k, m"])
+def test_a_condition_of_one_element_has_any_rank(dims: str) -> None:
+    text, x = BRANCHES.replace("bool c", f"bool[{dims}] c"), vector(6).reshape(2, 3)
+    for cond in (True, False):
+        check(text, {"c": np.array([[cond]]), "x": x})
+    reason = "one element" if "k" in dims else "axis 1 must be 1"
+    with tercet.load(model_of(text)) as model, pytest.raises(tercet.TercetError, match=reason):
+        model.run({"c": np.array([[True, False]]), "x": x})
+
+
 def test_a_condition_that_is_known_leaves_no_control_flow() -> None:
     text = BRANCHES.replace("bool c, ", "").replace("g (", "g (", 1)
     text = text.replace("two =", "c = Constant <value = bool {1}> ()\n  two =")
