@@ -362,7 +362,6 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "join_casts",
         "after it, which casts what is read in two types",
         at="Cast",
-        narrow=True,
     ),
     _pass("remove_dead", "last, to drop constants and nodes that the others left unused"),
 )

@@ -9,7 +9,8 @@ from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Cast, Tanh
 from tercet.runtime.ops.movement import Concat
-from tercet.runtime.passes import join_casts
+from tercet.runtime.options import Options
+from tercet.runtime.passes import SYMBOLIC_PASSES, join_casts
 
 from .graphs import apply, kinds, make, normal, passed, results
 
@@ -37,6 +38,8 @@ def test_states_are_widened_at_once(given: str, casts: int) -> None:
     assert len(said) == 1
     assert kinds(after).count("Cast") == 2 + casts
     np.testing.assert_array_equal(results(after)[0], results(graph)[0])
+    (own,) = (each for each in SYMBOLIC_PASSES if each.name == "join_casts")
+    assert not own.has_nothing({*kinds(graph)}, Options()), "files may be in half precision"
 
 
 @pytest.mark.parametrize("given", ["wf", "aaa", "wfw"])
