@@ -29,13 +29,16 @@ def _pass(name: str, reason: str, *, run: str = "", at: str = "", narrow: bool =
         name: its name.
         reason: the reason for its position.
         run: its module and function if they are not those of its name and `run`.
-        at: the operators, with spaces in between.
+        at: the operators, with spaces in between, and commas between groups of them.
         narrow: whether it is for half precision only.
     """
     module, _, function = (run or name).partition(".")
-    return Pass(name, InModule(module, function or "run"), reason, tuple(at.split()), narrow)
+    groups = tuple(tuple(group.split()) for group in at.split(",") if group)
+    return Pass(name, InModule(module, function or "run"), reason, groups, narrow)
 
 
+#: Operators one of which moves elements in any permutation, or has moved them.
+_MOVERS = "Transpose Slice Split Concat Gather ReduceSum RotaryEmbedding"
 #: Passes that may change weights: they run once per model, while shapes are symbolic.
 SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass("remove_dead", "first, so that no tensor has readers that nothing depends on"),
@@ -107,7 +110,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass(
         "factor_filters",
         "before the patterns below, which match layers of constant weights",
-        at="Conv ConvTranspose ReduceSum",
+        at="Conv ConvTranspose ReduceSum, Mul",
     ),
     _pass(
         "join_assigned",
@@ -184,8 +187,12 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before views are composed: those that it inserts before heads merge with others there",
         at="MatMul",
     ),
-    _pass("join_places", "before views are composed: it finds what steps cut by them"),
-    _pass("join_steps", "likewise"),
+    _pass(
+        "join_places",
+        "before views are composed: it finds what steps cut by them",
+        at="Gather Slice",
+    ),
+    _pass("join_steps", "likewise", at="Gather"),
     _pass(
         "join_pairs",
         "before branches are stacked: what the nodes read is joined, and may be branches",
@@ -214,6 +221,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass(
         "fuse_rotary",
         "before views are composed: pairs may have an axis where heads have been transposed",
+        at=_MOVERS,
     ),
     _pass("compose_views", "before the patterns below, which find heads by one Transpose"),
     _pass(
@@ -221,7 +229,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after it: heads are a Reshape and a Transpose of a layer's columns",
         at="MatMul",
     ),
-    _pass("fuse_rotary", "before heads are joined, which may then be rotated in place"),
+    _pass("fuse_rotary", "before heads are joined, which may then be rotated in place", at=_MOVERS),
     _pass("fuse_attention", "before transposes move: it finds keys by them", at="Softmax"),
     _pass(
         "split_batches",
@@ -232,7 +240,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     _pass(
         "latent_heads",
         "after it, when heads are operands of Attention, and before they are joined otherwise",
-        at="Attention",
+        at="Attention, RotaryEmbedding, Concat",
     ),
     _pass(
         "order_heads",
@@ -279,7 +287,9 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="MatMul Gemm",
     ),
     _pass(
-        "compose_moves", "after attention, whose windows it moves, and before other transposes move"
+        "compose_moves",
+        "after attention, whose windows it moves, and before other transposes move",
+        at=_MOVERS,
     ),
     _pass(
         "order_pixels",
@@ -338,9 +348,13 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Conv ConvTranspose Gemm MatMul",
     ),
     _pass("drop_zero_units", "after whole products of zeros, which would be all units of a layer"),
-    _pass("unshuffle", "after them: a shuffle is a selection of channels"),
-    _pass("select_by_weights", "after it, which writes selections", at="Conv"),
-    _pass("convolve_rows", "after all passes of linear layers, just before channels are padded"),
+    _pass("unshuffle", "after them: a shuffle is a selection of channels", at=_MOVERS),
+    _pass("select_by_weights", "after it, which writes selections", at="Conv, Gather Slice"),
+    _pass(
+        "convolve_rows",
+        "after all passes of linear layers, just before channels are padded",
+        at="MatMul, Transpose",
+    ),
     _pass(
         "pad_channels",
         "after all passes that change weights or remove zeros, while layers are convolutions",
@@ -410,7 +424,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass(
         "compose_views", "and which axes a Reshape merges or splits", run="compose_views.run_bound"
     ),
-    _pass("fuse_rotary", "it needs the number of positions"),
+    _pass("fuse_rotary", "it needs the number of positions", at=_MOVERS),
     _pass("fuse_attention", "sizes determine how masks are broadcast", at="Softmax"),
     _pass("split_batches", "and how many samples there are", at="Attention"),
     _pass("lift_windows", "and which masks are windows", at="Attention"),
@@ -424,8 +438,8 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass("merge_stacks", "after attention, which has heads that share keys", at="MatMul"),
     _pass("sink_expands", "after both, which know heads by what repeats them", at="Expand"),
     _pass("weigh_terms", "after it: what heads share is not repeated any more", at="MatMul"),
-    _pass("unshuffle", "sizes determine which axes are split and merged"),
-    _pass("compose_moves", "sizes determine which rows are moved where"),
+    _pass("unshuffle", "sizes determine which axes are split and merged", at=_MOVERS),
+    _pass("compose_moves", "sizes determine which rows are moved where", at=_MOVERS),
     _pass("cut_splits", "after it, which moves what Splits cut and Concats join"),
     _pass(
         "lower_conv", "behind to_half, which converts layers", run="lower_conv.run_bound", at="Conv"

@@ -123,22 +123,22 @@ class Pass:
         name: a verb.
         run: makes one rewrite in place, then yields one sentence about it, repeatedly.
         reason: the reason for its position.
-        at: names of operators; a graph without any of them has nothing to rewrite. Empty if that
-            cannot be told by operators.
+        at: groups of names of operators; a graph without any of one of the groups has nothing to
+            rewrite. Empty if that cannot be told by operators.
         narrow: whether only half precision has something to rewrite.
     """
 
     name: str
     run: Callable[[Graph, Context], Iterator[str]]
     reason: str
-    at: tuple[str, ...] = ()
+    at: tuple[tuple[str, ...], ...] = ()
     narrow: bool = False
 
     def has_nothing(self, kinds: Set[str], options: PassOptions) -> bool:
         """Whether a graph with these operators has nothing to rewrite."""
         if self.narrow and options.precision not in _NARROW:
             return True
-        return bool(self.at) and kinds.isdisjoint(self.at)
+        return any(map(kinds.isdisjoint, self.at))
 
 
 @record

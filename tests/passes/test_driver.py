@@ -90,10 +90,11 @@ def test_a_pass_that_breaks_a_graph_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_pass_without_its_operators_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = make(lambda graph, x: apply(graph, Neg(), x), (2, 3))
     passes = [
-        Pass("of_loops", count, "a test wants it", at=("Loop", "Scan")),
+        Pass("of_loops", count, "a test wants it", at=(("Loop", "Scan"),)),
         Pass("of_halves", count, "a test wants it", narrow=True),
-        Pass("of_signs", swap_once, "a test wants it", at=("Neg",)),
-        Pass("of_what_is_new", count, "it is behind", at=("Abs",)),
+        Pass("of_signs", swap_once, "a test wants it", at=(("Neg",),)),
+        Pass("of_what_is_new", count, "it is behind", at=(("Abs",),)),
+        Pass("of_both", count, "a test wants it", at=(("Abs",), ("Loop", "Scan"))),
     ]
     with pytest.raises(ValueError, match="pass 'of_loops' is not for such a graph, and yet: this"):
         run_passes(graph, passes, Context(Options(), evaluate), Rewrites())
@@ -115,7 +116,7 @@ def test_operators_of_bodies_count() -> None:
         {"y": apply(graph, If(then_branch=body, else_branch=body.clone()), condition)}
     )
     infer(graph)
-    passes = [Pass("of_signs", count, "a test wants it", at=("Neg",))]
+    passes = [Pass("of_signs", count, "a test wants it", at=(("Neg",),))]
     rewrites = Rewrites()
     run_passes(graph, passes, Context(Options(), evaluate), rewrites)
     assert len(rewrites) == 1000
@@ -145,7 +146,7 @@ def test_a_network_imports_no_passes_that_it_lacks() -> None:
 
 @pytest.mark.parametrize("each", [*SYMBOLIC_PASSES, *STATIC_PASSES], ids=lambda each: each.name)
 def test_the_table_has_names_that_exist(each: Pass) -> None:
-    assert set(each.at) <= {name for _, name in OPERATORS}
+    assert {name for group in each.at for name in group} <= {name for _, name in OPERATORS}
     assert isinstance(each.run, InModule)
     module = import_module(f"tercet.runtime.passes.{each.run.module}")
     assert callable(getattr(module, each.run.name))
