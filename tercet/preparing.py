@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .backends import check_algorithms_of_nodes
-from .backends.numpy import evaluate
 from .importers.onnx import Imported
 from .runtime.ir.graph import Graph
+from .runtime.ir.op import Op
+from .runtime.ir.types import Array
 from .runtime.options import Options
 from .runtime.plan.backend import Backend
 from .runtime.plan.orders import reorder
@@ -16,6 +17,13 @@ from .runtime.session.freeze import FROZEN, freeze_inputs
 from .runtime.session.model import Model, ModelSource
 from .runtime.session.program_cache import Optimised, optimised
 from .runtime.session.refit import WEIGHTS, refit
+
+
+def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> Sequence[Array] | None:
+    """See `backends.numpy.evaluate`, which is imported when the first constant is computed."""
+    from .backends import numpy
+
+    return numpy.evaluate(op, inputs, count)
 
 
 class Prepared(NamedTuple):

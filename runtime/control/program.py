@@ -39,10 +39,8 @@ from ..plan.plan import Memory, Plan
 from ..plan.rows import Row
 from .body import opened, settled
 from .bounded_outputs import Counting, counting
-from .host_control import run_control
-from .nested_control import nesting_of
 from .resources import Keys, Resources, Types
-from .stages import Stage, is_plannable, last_reads, late_nodes, levels_of
+from .stages import Stage, is_plannable, last_reads, late_nodes, levels_of, nesting_of
 from .tally import Tally, check_sizes
 
 
@@ -83,7 +81,7 @@ class Program:
         self._is_body = is_body
         self._bodies: dict[Node, _Bodies] = {}
         self._counted: dict[Node, Counting] = {}
-        self._nesting = nesting_of(resources)
+        self._nesting = nesting_of(graph, resources)
         self._on_host: dict[Node, str] = {}
         self._interpreter: Interpreter | None = None
         self._only: Plan | None = None
@@ -223,6 +221,8 @@ class Program:
             if node in self._bodies:
                 bodies = self._bodies[node]
                 bodies.enter(values)
+                from .host_control import run_control
+
                 results: Sequence[HostValue] = run_control(node.op, bodies, inputs)
             elif node in self._counted:
                 results = self._counted[node].run(inputs)

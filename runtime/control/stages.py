@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..ir.dtypes import string
 from ..ir.graph import Graph, Node, Value
@@ -15,6 +16,9 @@ from ..plan.backend import Interpreter
 from ..plan.partition import misfit
 from ..plan.plan import Plan
 from .resources import Resources, is_deciding
+
+if TYPE_CHECKING:
+    from .nested_control import Nesting
 
 
 @dataclass(slots=True)
@@ -124,3 +128,12 @@ def is_plannable(value: Value) -> bool:
 
 def _is_unsized(value: Value) -> bool:
     return isinstance(value.type, TensorType) and not value.type.is_static
+
+
+def nesting_of(graph: Graph, resources: Resources) -> Nesting | None:
+    """Return what nests the control flow of a graph in plans; None if it has none, either."""
+    if not any(node.op.graphs() for node in graph.nodes):
+        return None
+    from . import nested_control  # with what few graphs need
+
+    return nested_control.nesting_of(resources)
