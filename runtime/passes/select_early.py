@@ -203,7 +203,7 @@ class _Selections:
     def _is_computed(self, queries: Value | None, selection: _Selection) -> bool:
         """Whether queries can be selected before they are computed; parts of rows cannot."""
         maker, shape = None if queries is None else queries.producer, shape_of(queries)
-        if queries is None or maker is None or shape is None:
+        if queries is None or maker is None or shape is None or isinstance(maker.op, Split):
             return False
         is_alone = self.graph.sole_consumer(queries) is not None
         return is_alone and _axes(maker, shape, selection) is not None
