@@ -38,6 +38,7 @@ TOGETHER = [
 SOME_ROWS = [
     (Gated(197, 1024, 2816), "swap_ab"),
     (Gated(257, 768, 2048, bfloat16, geglu, bias="added"), "swap_ab"),
+    (Gated(32, 1536, 8960), "swap_ab"),
     (Gated(128, 896, 4864), "mma_linear"),
     (Gated(600, 1024, 2816), "mma_linear"),
 ]

@@ -135,8 +135,9 @@ def swapped(product: swap_ab.SwapAb, epilogue: Epilogue, setting: Setting) -> La
     many = best.tile.count(m, n) * best.config.splits > target.processors
     if many and (best.tile.resident == 1 or m > ROWS_OF_PAIRS):
         return None
-    if few:
-        others = SWAP_MARGIN * time_from_workspace(gemm, epilogue, target)
+    if few:  # the alternative to two products in one kernel are two kernels
+        one = replace(gemm, shape=(m, n // product.products, k))
+        others = SWAP_MARGIN * product.products * time_from_workspace(one, epilogue, target)
     else:
         others = MARGIN * _time_of_others(gemm, epilogue, setting)
     return product.launch(epilogue, best.config, target) if best.microseconds < others else None
