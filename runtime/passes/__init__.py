@@ -355,6 +355,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after all passes of linear layers, just before channels are padded",
         at="MatMul, Transpose",
     ),
+    _pass("merge_linear", "again, of layers that it made convolutions", at="Conv"),
     _pass(
         "pad_channels",
         "after all passes that change weights or remove zeros, while layers are convolutions",

@@ -1,4 +1,4 @@
-"""Layers of rows of pixels whose transposed results are cut: convolutions with padded channels."""
+"""Layers of rows of pixels that are convolutions: of images that are cut, or around filters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Mul, Relu
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split, Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import convolve_rows, pad_channels
+from tercet.runtime.passes import convolve_rows, merge_linear, pad_channels
 
 from .graphs import Build, apply, make, normal, passed, run
 
@@ -86,4 +88,84 @@ def test_parts_begin_at_words_afterwards() -> None:
 
 @pytest.mark.parametrize("build", [whole_words, read_whole, of_stacked])
 def test_what_stays_as_it_is(build: Build) -> None:
+    assert passed(make(build, SHAPE), convolve_rows.run, "float16")[1] == []
+
+
+def filtered(graph: Graph, image: Value, *, group: int = 16) -> Value:
+    """A convolution of 3x3 windows, by one filter for each channel if there are 16 groups."""
+    conv = Conv(group=group, pads=(1, 1, 1, 1))
+    return apply(graph, Gelu(), apply(graph, conv, image, normal(16, 16 // group, 3, 3)))
+
+
+def rows_of(graph: Graph, image: Value) -> Value:
+    return apply(graph, Transpose(perm=(0, 2, 3, 1)), image)
+
+
+def feed_forward(graph: Graph, x: Value) -> Value:
+    """A sum of rows and of layers around a depthwise convolution, as in PVTv2 and SegFormer."""
+    rows = apply(graph, Reshape(), x, np.array([2, 30, 8]))
+    y = apply(graph, Add(), apply(graph, MatMul(), rows, normal(8, 16)), normal(16))
+    y = apply(graph, Reshape(), y, np.array([2, 5, 6, 16]))
+    y = rows_of(graph, filtered(graph, apply(graph, Transpose(perm=(0, 3, 1, 2)), y)))
+    y = apply(graph, Reshape(), y, np.array([2, 30, 16]))
+    y = apply(graph, Add(), apply(graph, MatMul(), y, normal(16, 8)), normal(8))
+    return apply(graph, Add(), rows, y)
+
+
+def without_reshapes(graph: Graph, x: Value) -> Value:
+    """The same of pixels by row and column, and no bias behind the depthwise convolution."""
+    y = rows_of(graph, filtered(graph, layer(graph, x, 16)))
+    return apply(graph, Add(), x, apply(graph, MatMul(), y, normal(16, 8)))
+
+
+@pytest.mark.parametrize("build", [feed_forward, without_reshapes])
+def test_layers_around_depthwise_convolutions(build: Build) -> None:
+    graph = make(build, SHAPE)
+    assert passed(graph, convolve_rows.run, "float32")[1] == []
+    copy, said = passed(graph, convolve_rows.run, "float16")
+    assert len(said) == 2
+    assert not any(isinstance(node.op, MatMul) for node in copy.nodes)
+    x = normal(*SHAPE)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def mixed(graph: Graph, x: Value, *, filters: int = 16) -> Value:
+    """An image of rows that a convolution of single pixels mixes."""
+    return apply(graph, Conv(), layer(graph, x, 16), normal(filters, 16, 1, 1), normal(filters))
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+def test_layers_that_convolutions_mix(precision: Precision) -> None:
+    graph = make(mixed, SHAPE)
+    copy, said = passed(graph, convolve_rows.run, precision)
+    copy, more = passed(copy, merge_linear.run, precision)
+    assert (len(said), len(more), len(copy.nodes)) == (1, 1, 2)
+    x = normal(*SHAPE)
+    expected, found = (run(each, x, np.float64) for each in (graph, copy))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def in_groups(graph: Graph, x: Value) -> Value:
+    """Filters of two channels each, which are no part of an inverted residual."""
+    y = rows_of(graph, filtered(graph, layer(graph, x, 16), group=8))
+    return apply(graph, MatMul(), y, normal(16, 8))
+
+
+def other_pixels(graph: Graph, x: Value) -> Value:
+    """Rows whose pixels are split between samples."""
+    y = apply(graph, MatMul(), apply(graph, Reshape(), x, np.array([4, 15, 8])), normal(8, 16))
+    y = apply(graph, Reshape(), y, np.array([2, 5, 6, 16]))
+    return filtered(graph, apply(graph, Transpose(perm=(0, 3, 1, 2)), y))
+
+
+def expands(graph: Graph, x: Value) -> Value:
+    """A convolution whose filters would have more elements together with the layer's."""
+    y = apply(graph, MatMul(), x, normal(8, 2))
+    image = apply(graph, Transpose(perm=(0, 3, 1, 2)), y)
+    return apply(graph, Conv(), image, normal(16, 2, 1, 1), normal(16))
+
+
+@pytest.mark.parametrize("build", [in_groups, other_pixels, expands])
+def test_other_layers_stay_products(build: Build) -> None:
     assert passed(make(build, SHAPE), convolve_rows.run, "float16")[1] == []
