@@ -65,7 +65,7 @@ def test_windows_and_many_filters_read_what_is_repeated(filters: int, kernel: in
     assert_same(graph, after)
 
 
-def grown(g: Graph, x: Value, *inputs: Value | None, mode: str = "linear") -> Value:
+def grown(g: Graph, x: Value, *inputs: np.ndarray | None, mode: str = "linear") -> Value:
     """An image with four times as many pixels, of a Sigmoid of every other pixel of x."""
     small = apply(g, Sigmoid(), apply(g, AveragePool(kernel_shape=(2, 2), strides=(2, 2)), x))
     how = "align_corners" if mode == "linear" else "asymmetric"
