@@ -21,7 +21,7 @@ from ...runtime.errors import (
 )
 from ...runtime.ir.dtypes import name_of, string
 from ...runtime.ir.types import Array, TensorType
-from ...runtime.session.io_types import values_of
+from ...runtime.session.io_types import check_value, values_of
 from ...runtime.session.model import TensorInfo
 from .archives import read_archive
 from .arrays import read_array, read_test_data
@@ -181,7 +181,11 @@ def given_inputs(infos: Infos, given: Asked) -> Inputs:
         InputError: a name, dtype or shape does not fit the model; see `make_inputs`.
     """
     if isinstance(given, InputRequest):
-        return make_inputs(infos, given)
+        made = make_inputs(infos, given)
+        for info in infos:
+            if info.name in made.arrays:
+                check_value(info, made.arrays[info.name])
+        return made
     if isinstance(given, Inputs):
         return replace(given, arrays=values_of(infos, given.arrays))
     arrays = values_of(infos, given)
