@@ -7,7 +7,6 @@ from itertools import product
 from typing import Any
 
 from ...backends.cuda import ALGORITHMS
-from ...backends.cuda.ops.conv import CONV
 from .studies_lab import Lab, StudiedConv, Taken, floor_seconds, normal
 from .studies_report import Column, Curves, Study, Table
 
@@ -22,8 +21,7 @@ GV100 = {
 }
 #: Algorithms for single pixels, few channels or volumes, which an image of 128 channels has not.
 _OTHERS = ("gemm", "depthwise", "few_channels", "grouped", "volume")
-_OF_CONV = {each.name for each in CONV.algorithms}
-WAYS = tuple(w for w in ALGORITHMS if w in _OF_CONV and not w.startswith(_OTHERS))
+WAYS = tuple(w for w, able in ALGORITHMS.items() if "Conv" in able and not w.startswith(_OTHERS))
 _MB = 1 << 20
 
 
