@@ -50,6 +50,8 @@ _CALLED = {
     "ort": "onnxruntime",
     "reference": "onnx.reference",
 }
+#: Those that run on the driver of NVIDIA's GPUs.
+_ON_GPUS = ("cuda", "cudnn", "tensorrt")
 
 Opener = Callable[[Options], tuple[Backend, ...]]
 #: The entry point group of other packages' backends.
@@ -142,6 +144,23 @@ def blamed(error: BaseException) -> str:
         if point is not None:
             return f"backend '{point.name}' of {_package(point)}, {module}, line {line}"
     return ""
+
+
+def begin(
+    name: str | Sequence[str], options: Options, fallback: str | Sequence[str] | None = None
+) -> None:
+    """Start what backends will need, on other threads; what fails says so when they are opened.
+
+    Args:
+        name: see `open_backends`.
+        options: see `open_backends`.
+        fallback: see `open_backends`.
+    """
+    for each in _in_order(name, fallback):
+        if each in _ON_GPUS:
+            from .cuda.driver.wake import wake
+
+            wake(options.device)
 
 
 def settled(

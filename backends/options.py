@@ -9,7 +9,6 @@ from dataclasses import fields, is_dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
-from ..runtime import ops as _ops  # noqa: F401 - declares the operators
 from ..runtime.base.arguments import shown, unfit
 from ..runtime.errors import UsageError, did_you_mean
 from ..runtime.ir.graph import Graph

@@ -8,16 +8,16 @@ outputs = model.run({"x": array})
 
 from __future__ import annotations
 
-from os import path as _path
+from pathlib import Path as _Path
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
 from .version import __version__ as __version__
 
 # In a checkout the sub-packages are next to this folder; in an installed package, inside it.
-_here = _path.dirname(_path.realpath(__file__))
-if not _path.isdir(_path.join(_here, "runtime")):
-    __path__.append(_path.dirname(_here))
+_here = _Path(__file__).resolve().parent
+if not (_here / "runtime").is_dir():
+    __path__.append(str(_here.parent))
 
 from .runtime.errors import (  # noqa: E402 - the path above comes first
     BackendUnavailable,

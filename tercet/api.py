@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from . import backends as _backends
 from .arguments import ONE_BACKEND, public
+from .backends import Availability
+from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.base.collecting import no_collection
-from .runtime.base.wake import wake
 from .runtime.errors import InputError, UsageError
+from .runtime.ir.dtypes import TO_ONNX, string
+from .runtime.ir.types import Array, TensorType
+from .runtime.options import Options, Precision
+from .runtime.plan.format import Format
+from .runtime.plan.host import HOST
 
 if TYPE_CHECKING:
-    from .backends import Availability
     from .backends.cuda.device import CudaDevice
     from .backends.cuda.interop.array import DeviceArray
     from .importers import onnx as importer
     from .runtime.ir.custom import CustomOperator
-    from .runtime.ir.types import Array
-    from .runtime.options import Options, Precision
     from .runtime.session.model import Model
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 #: The forms of a model.
 Loadable: TypeAlias = "importer.Loadable"
@@ -35,32 +36,6 @@ Loadable: TypeAlias = "importer.Loadable"
 Operators: TypeAlias = "Mapping[tuple[str, str], CustomOperator | Callable[..., Any]]"
 
 
-#: Backends that run on the driver of NVIDIA's GPUs.
-_ON_GPUS = ("cuda", "cudnn", "tensorrt")
-
-
-def _waking(function: Callable[P, R]) -> Callable[P, R]:
-    """Start the GPU that a call of `load` is for, before anything else is checked or imported."""
-
-    @wraps(function)
-    def call(*given: P.args, **named: P.kwargs) -> R:
-        device: Any = named.get("device", 0)
-        asked = named.get("fallback"), named.get("backend"), *given[1:2]
-        if any(map(_is_on_gpu, asked)) and type(device) is int and device >= 0:
-            wake(device)
-        return function(*given, **named)
-
-    return call
-
-
-def _is_on_gpu(backend: Any) -> bool:
-    """Whether a backend, or one of several, needs a GPU; what is none does not."""
-    if isinstance(backend, list | tuple):
-        return any(map(_is_on_gpu, cast("list[Any]", backend)))
-    return isinstance(backend, str) and backend in _ON_GPUS
-
-
-@_waking
 @public()
 def load(
     source: Loadable,
@@ -113,7 +88,10 @@ def load(
         DeviceOutOfMemory: the host has too little memory.
         TimeLimitError: the time limit passed.
     """
-    chosen = _chosen({"precision": precision, **options}, backend, fallback)
+    given = Options(precision=precision, **options)
+    _backends.begin(backend, given, fallback)
+    _backends.check_options(given, backend, fallback)
+    chosen = _backends.settled(given, backend, fallback)
     return _loading().loaded(
         source,
         backend,
@@ -152,10 +130,12 @@ def load_to_plan(
     Raises:
         UsageError, ModelError, …: see `load`.
     """
+    given = Options(precision=precision, **options)
+    _backends.check_options(given, backend)
     return _loading().loaded(
         source,
         "numpy",
-        _chosen({"precision": precision, **options}, backend),
+        _backends.settled(given, backend),
         fallback=None,
         operators=operators,
         freeze=freeze,
@@ -164,20 +144,6 @@ def load_to_plan(
         map_external_data=True,
         timeout=None,
     )
-
-
-def _chosen(
-    given: Mapping[str, Any],
-    backend: str | Sequence[str],
-    fallback: str | Sequence[str] | None = None,
-) -> Options:
-    """Return the options of a model, checked for its backends, with what these choose."""
-    from . import backends
-    from .runtime.options import Options
-
-    options = Options(**given)
-    backends.check_options(options, backend, fallback)
-    return backends.settled(options, backend, fallback)
 
 
 @cache
@@ -189,9 +155,7 @@ def _loading() -> ModuleType:
 
 def available() -> tuple[Availability, ...]:
     """Return for every backend whether it can run here, and if not, what is missing."""
-    from . import backends
-
-    return backends.available()
+    return _backends.available()
 
 
 @public(backend=ONE_BACKEND)
@@ -218,7 +182,6 @@ def to_device(
     """
     gpu = _cuda_device(backend, "to_device", device)
     from .backends.cuda.interop.array import DeviceArray
-    from .runtime.plan.format import Format
     from .runtime.session.dlpack import place_of
     from .runtime.session.io_types import as_array
 
@@ -255,9 +218,6 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
         UsageError: the backend runs on the host, or the dtype does not exist in ONNX.
         DeviceError: the system has no more memory to lock.
     """
-    from .runtime.ir.dtypes import TO_ONNX, string
-    from .runtime.ir.types import TensorType
-
     kind = TensorType(np.dtype(dtype), tuple(shape))
     if kind.dtype not in TO_ONNX or kind.dtype == string:
         raise UsageError(f"dtype={kind.dtype}: ONNX has no such numeric type")
@@ -266,11 +226,7 @@ def pinned(shape: Sequence[int], dtype: Any = np.float32, backend: str = "cuda")
 
 
 def _cuda_device(backend: str, caller: str, number: int = 0) -> CudaDevice:
-    from .backends import open_backends
-    from .runtime.options import Options
-    from .runtime.plan.host import HOST
-
-    (first, *_) = open_backends(backend, Options(device=number))
+    (first, *_) = _backends.open_backends(backend, Options(device=number))
     if first.device is HOST:
         raise UsageError(f"backend '{backend}' runs on the host; {caller} needs a GPU")
     from .backends.cuda.device import CudaDevice

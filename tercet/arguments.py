@@ -15,6 +15,7 @@ import numpy as np
 
 from .runtime.base import arguments as rules
 from .runtime.base.arguments import Rule
+from .runtime.options import OPTION_RULES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,8 +99,9 @@ def _dtype(name: str, value: Any) -> np.dtype[Any]:
 _NAMES = rules.words("names of tensors")
 _ARRAYS = rules.mapping("a dict of arrays by name")
 
-#: By name of an argument; options have theirs in `OPTION_RULES`.
+#: By name of an argument.
 RULES: Mapping[str, Rule] = {
+    **OPTION_RULES,
     "source": model,
     "other": rules.optional(model),
     "backend": _backends,
@@ -217,10 +219,4 @@ def public(**own: Rule) -> Callable[[Callable[P, R]], Callable[P, R]]:
     Args:
         **own: rules of arguments that mean something else in this function.
     """
-
-    def vocabulary() -> rules.Vocabulary:
-        from .runtime.options import OPTION_RULES  # with what the first call starts a GPU before
-
-        return rules.Vocabulary({**OPTION_RULES, **RULES, **own}, OPTION_RULES, ALIASES)
-
-    return rules.checked(vocabulary)
+    return rules.checked({**RULES, **own}, OPTION_RULES, ALIASES)

@@ -102,17 +102,11 @@ def test_import_loads_nothing_optional() -> None:
     script = """
 import sys, tercet
 print(len(sys.modules), *{name.split(".")[0] for name in sys.modules})
-tercet.load
-print(*(name for name in sys.modules if name.startswith("tercet.")))
 """
-    first, second = run(script, folder=ROOT).splitlines()
-    count, *names = first.split()
+    count, *names = run(script, folder=ROOT).split()
     optional = {"cuda", "cudnn", "numpy", "onnx", "onnxruntime", "PIL", "rich", "tensorrt", "torch"}
     assert not {*optional, "openvino", "typer"} & set(names)
     assert int(count) < 200
-    before_a_gpu_starts = {"wake", "collecting", "spelling", "text"}
-    rest = {name.rpartition(".")[2] for name in second.split()} - before_a_gpu_starts
-    assert rest == {"api", "arguments", "base", "errors", "runtime", "version"}
 
 
 @pytest.mark.parametrize(("extra", "major"), [("cuda12", 12), ("cuda13", 13)])

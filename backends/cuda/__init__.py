@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...runtime.base.wake import waking
 from ...runtime.errors import BackendUnavailable
 from ...runtime.options import Options
 from ...runtime.plan.backend import Backend
@@ -60,6 +59,8 @@ def open_backends(options: Options) -> tuple[Backend, ...]:
         BackendUnavailable: no driver, no GPU that can run the kernels, no bindings or no NVRTC.
     """
     try:
+        from .driver.wake import waking
+
         with waking(options.device):
             from .backend import CudaBackend
             from .device import open_device

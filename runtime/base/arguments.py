@@ -12,16 +12,13 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, wraps
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, cast
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from ..errors import Argument, FileError, TercetError, UsageError, did_you_mean
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -221,8 +218,6 @@ def path(name: str, value: Any) -> Path:
         raise refused(name, cast("object", value), expected) from error
     if not found or "\0" in found:
         raise refused(name, found, expected)
-    from pathlib import Path  # which imports how to parse URLs
-
     return Path(found)
 
 
@@ -298,33 +293,27 @@ def _texts(name: str, value: Any, expected: str) -> tuple[str, ...]:
 # ── calls ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Vocabulary(NamedTuple):
-    """What arguments may be.
-
-    Attributes:
-        rules: by parameter name; parameters without a rule are passed on as they are.
-        options: rules by name of a keyword that ``**options`` accepts.
-        aliases: other names of parameters, with what they stand for.
-    """
-
-    rules: Mapping[str, Rule] = MappingProxyType({})
-    options: Mapping[str, Rule] = MappingProxyType({})
-    aliases: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-
-
 class ArgumentRules:
     """The parameters of a public function, with a rule for each.
 
     Args:
         function: must have no positional-only parameters.
-        vocabulary: what they may be.
+        rules: by name, those of options included.
+        options: by name of a keyword that ``**options`` accepts.
+        aliases: other names of parameters, by the name they stand for.
 
     Attributes:
         names: of the parameters.
         rules: of these, and of the options.
     """
 
-    def __init__(self, function: Callable[..., Any], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        rules: Mapping[str, Rule],
+        options: Mapping[str, Rule],
+        aliases: Mapping[str, tuple[str, ...]],
+    ) -> None:
         self._name = function.__qualname__.removesuffix(".__init__")
         self._signature = inspect.signature(function)
         kinds = {name: each.kind for name, each in self._signature.parameters.items()}
@@ -335,11 +324,11 @@ class ArgumentRules:
         ]
         self._takes_all = inspect.Parameter.VAR_POSITIONAL in kinds.values()
         self._free = inspect.Parameter.VAR_KEYWORD in kinds.values() and "options" not in kinds
-        own = {name: vocabulary.rules.get(name, anything) for name in self.names}
-        self.rules = own | ({**vocabulary.options, **own} if "options" in kinds else {})
+        own = {name: rules.get(name, anything) for name in self.names}
+        self.rules = own | ({**options, **own} if "options" in kinds else {})
         self._aliases = {
             alias: name
-            for alias, names in vocabulary.aliases.items()
+            for alias, names in aliases.items()
             for name in reversed(names)
             if name in self.rules and alias not in kinds
         }
@@ -374,21 +363,25 @@ class ArgumentRules:
         raise UsageError(f"{self._name}: there is no option '{name}'{hint}")
 
 
-def checked(vocabulary: Callable[[], Vocabulary]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked(
+    rules: Mapping[str, Rule],
+    options: Mapping[str, Rule] | None = None,
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that checks the arguments of a function before it runs.
 
     Args:
-        vocabulary: is called with the first call of the function.
+        rules: by parameter name; parameters without a rule are passed on as they are.
+        options: by name of a keyword that ``**options`` accepts.
+        aliases: other names of parameters, with what they stand for.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @cache
-        def known() -> ArgumentRules:
-            return ArgumentRules(function, vocabulary())
+        settle = ArgumentRules(function, rules, options or {}, aliases or {}).settle
 
         @wraps(function)
         def call(*given: P.args, **named: P.kwargs) -> R:
-            values, options = known().settle(given, named)
+            values, options = settle(given, named)
             try:
                 return cast("Callable[..., R]", function)(*values, **options)
             except FileError:
@@ -442,5 +435,5 @@ def _unfit(function: str, known: Sequence[str], named: Mapping[str, Any], error:
 
 def checked_fields(kind: type[R]) -> type[R]:
     """Decorate a dataclass: an unknown field raises UsageError naming the closest one."""
-    kind.__init__ = checked(Vocabulary)(kind.__init__)
+    kind.__init__ = checked({})(kind.__init__)
     return kind

@@ -98,7 +98,7 @@ class GenerationSettings:
         return any(each is not None for each in (self.decoder_ids, self.language, self.task))
 
 
-@rules.checked(lambda: rules.Vocabulary(RULES))
+@rules.checked(RULES)
 def generate(
     search: Mapping[str, float],
     default_tokens: int | None,

@@ -23,10 +23,9 @@ from cuda.bindings import driver as real
 from tercet.backends.cuda import device as device_module
 from tercet.backends.cuda.control import conditional_nodes
 from tercet.backends.cuda.driver import device as driver_device
-from tercet.backends.cuda.driver import events, launching, memory, status, streams
+from tercet.backends.cuda.driver import events, launching, memory, status, streams, wake
 from tercet.backends.cuda.interop import array, exchange
 from tercet.backends.cuda.recipe.targets import Target
-from tercet.runtime.base import wake
 from tercet.runtime.ir.types import Array
 from tercet.runtime.plan.host import HostBuffer
 

@@ -13,13 +13,11 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet import api
 from tercet.backends import cuda, open_backends
 from tercet.backends.cuda import device as opening
-from tercet.backends.cuda.driver import device
+from tercet.backends.cuda.driver import device, wake
 from tercet.backends.cuda.driver.compile import target_for
 from tercet.backends.cuda.recipe.targets import H200, Target
-from tercet.runtime.base import wake
 from tercet.runtime.errors import BackendUnavailable, UsageError
 from tercet.runtime.options import Options
 
@@ -176,34 +174,6 @@ def test_cuda_starts_while_the_backend_is_imported(
         if thread.name == "waking CUDA":
             thread.join()
     assert sorted(retained) == [10, 11]
-
-
-@pytest.mark.parametrize(
-    ("given", "woken"),
-    [
-        ({"backend": "cuda"}, [0]),
-        ({"backend": ["numpy", "cudnn"], "device": 1}, [1]),
-        ({"fallback": "tensorrt"}, [0]),
-        ({"backend": "numpy"}, []),
-        ({"backend": "cuda", "device": -1}, []),
-        ({"backend": "cuda", "device": "none"}, []),
-        ({"backend": ["cuda", 5]}, [0]),
-        ({"backend": None}, []),
-    ],
-    ids=str,
-)
-def test_a_gpu_starts_before_arguments_are_checked(
-    given: dict[str, Any], woken: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []
-    monkeypatch.setattr(api, "wake", started.append)
-    with pytest.raises(UsageError):
-        api.load("model.onnx", **given, nothing=0)
-    assert started == woken
-    if "backend" in given:
-        with pytest.raises(UsageError):
-            api.load("model.onnx", given.pop("backend"), **given, nothing=0)
-        assert started == 2 * woken
 
 
 def test_what_fails_to_start_is_said_where_it_is_opened(driver: SimpleNamespace) -> None:

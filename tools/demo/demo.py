@@ -20,10 +20,10 @@ from ...backends import names as all_backends
 from ...runtime.errors import BackendUnavailable, TercetError, UsageError
 from ...runtime.ir.graph import Graph
 from ...runtime.session.model import Model
-from ...version import package
+from ...version import PACKAGE
 from .pixels import draw
 
-DEMO = package() / "demo"
+DEMO = PACKAGE / "demo"
 REFERENCE = "numpy"  # runs everywhere, and every operator
 TOLERANCE = 1e-5  # between probabilities, all of them computed in float32
 LEVELS = 16  # grey levels of the shipped images

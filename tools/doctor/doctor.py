@@ -28,7 +28,7 @@ from ...runtime.base.cache import Cache, default_cache
 from ...runtime.base.notebook import Shown
 from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, KernelError
-from ...version import __version__, package
+from ...version import PACKAGE, __version__
 from ..common.console import Say, bytes_text, counted, grid, lines, silent, text_of
 from ..profile.peaks import Peaks, all_peaks, show_peaks
 from .libraries import SharedLibrary, libraries
@@ -194,7 +194,7 @@ def _python() -> Check:
 
 def _tercet() -> Check:
     kept = Cache(default_cache() / "cuda").refusal() or f"kernels kept in {default_cache()}"
-    return Check("tercet", True, f"{__version__}, {package()}; {kept}")
+    return Check("tercet", True, f"{__version__}, {PACKAGE}; {kept}")
 
 
 def _numpy() -> Check:

@@ -24,7 +24,7 @@ from ...runtime.errors import BackendUnavailable, TercetError
 from ...runtime.ir.types import Array
 from ...runtime.options import Options
 from ...runtime.session.model import Model
-from ...version import package
+from ...version import PACKAGE
 from ..common.console import Say, open_console, print_table, progress
 from ..common.environment import environment
 from ..common.markdown import head, table
@@ -121,9 +121,9 @@ class GpuResult:
 def model_and_inputs(name: str) -> tuple[Loadable, dict[str, Array]] | None:
     """Return a model with inputs for it; None if it is one of the optional ones and not here."""
     if name == "demo":
-        with np.load(package() / "demo" / "digits.npz", allow_pickle=False) as digits:
+        with np.load(PACKAGE / "demo" / "digits.npz", allow_pickle=False) as digits:
             images = digits["images"][:1].astype(np.float32) / 16
-        path = package() / "demo" / "digits.onnx"
+        path = PACKAGE / "demo" / "digits.onnx"
         return path, {_only_input(path): images}
     if name == "mnist":
         path = Path(os.environ.get("TERCET_MODELS", "")) / "mnist-8-cntk" / "model.onnx"

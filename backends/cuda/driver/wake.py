@@ -1,14 +1,14 @@
-"""Starts the driver of a GPU on a separate thread, while Python imports what will use it."""
+"""Starts CUDA on a separate thread, while Python imports what will use it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import threading
-from collections.abc import Generator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .collecting import no_collection
+from ....runtime.base.collecting import no_collection
 
 #: The library of the driver; ctypes loads it in less time than the packages for CUDA.
 LIBRARY = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
@@ -34,7 +34,7 @@ def wake(ordinal: int) -> threading.Event:
 
 
 @contextmanager
-def waking(ordinal: int) -> Generator[None]:
+def waking(ordinal: int) -> Iterator[None]:
     """Let the driver start while the body of the `with` imports a backend; see `wake`."""
     started = wake(ordinal)
     try:
