@@ -28,6 +28,7 @@ from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
 from ..kernels.test_flash_short import kinds
 from ..kernels.test_joined_attention import Joined
+from ..kernels.test_transformers import SHARED_KEYS, few_blocks
 from ..kernels.test_weighted import CASES as WEIGHED
 from ..kernels.test_weighted import HALF, Case
 from ..kernels.transformer_samples import samples
@@ -40,6 +41,7 @@ BOUNDS: dict[DType, float] = {float32: 2e-6, float16: 1e-3, bfloat16: 8e-3}
 #: (batch, heads, heads of the keys), (queries, keys), (sizes of keys and values).
 SIZES = [
     ((1, 12, 12), (197, 197), (64, 64)),
+    ((5, 12, 4), (200, 200), (64, 64)),
     ((16, 12, 12), (128, 128), (64, 64)),
     ((2, 8, 2), (300, 300), (128, 128)),
     ((1, 8, 8), (1500, 1500), (64, 64)),
@@ -143,6 +145,13 @@ def test_groups_of_warps(
         (want,) = run("numpy", "Attention", wide, (), **attributes)
         error = np.linalg.norm(got.astype(float64) - want)
         assert error <= BOUNDS[dtype] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize(("lengths", "mask", "attributes"), SHARED_KEYS, ids=str)
+def test_warpgroups_share_keys(
+    lengths: tuple[int, int], mask: tuple[int, ...] | None, attributes: dict[str, Any]
+) -> None:
+    compare(few_blocks(lengths, mask, attributes), *open_backends("cuda", OPTIONS))
 
 
 @pytest.mark.parametrize("height", flash.HEIGHTS)

@@ -65,6 +65,26 @@ def attention(
     return single("Attention", [q, k, v] if mask is None else [q, k, v, mask], **attributes)
 
 
+#: Queries and keys, shape of a mask, and attributes of `few_blocks`.
+SHARED_KEYS: list[tuple[tuple[int, int], tuple[int, ...] | None, dict[str, Any]]] = [
+    ((70, 150), None, {}),
+    ((70, 130), (1, 1, 1, 110), {"softcap": 2.0}),
+    ((70, 300), (1, 2, 1, 299), {}),
+    ((33, 128), (1, 1, 1, 40), {}),  # the mask hides all keys of the second group
+    ((40, 130), None, {"scale": -0.5}),
+    ((70, 577), None, {}),  # three groups
+]
+
+
+def few_blocks(
+    lengths: tuple[int, int], mask: tuple[int, ...] | None, attributes: dict[str, Any]
+) -> Sample:
+    """Return an attention of two heads."""
+    more = () if mask is None else (normal(*mask).astype(float16),)
+    heads, size = (1, 2, 2), (64, 64)
+    return transformer_samples.attention(heads, lengths, size, float16, *more, **attributes)
+
+
 def graphs() -> Iterator[Graph]:
     """Everything that attention kernels tell apart at compile time."""
     seen = normal(1, 1, 1, 77) > 0
@@ -245,6 +265,24 @@ def test_blocks_of_several_tiles_of_rows(
     (source,) = compiler.sources
     assert source.file == "attention/attention_wgmma.cu"
     assert dict(source.constants)["ROUNDS"] == rounds
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(("lengths", "mask", "attributes"), SHARED_KEYS, ids=str)
+def test_warpgroups_share_the_keys_of_few_blocks(
+    lengths: tuple[int, int],
+    mask: tuple[int, ...] | None,
+    attributes: dict[str, Any],
+    hopper: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler: Any = hopper.device.compiler
+    monkeypatch.setattr(compiler, "target", H200)
+    compare(few_blocks(lengths, mask, attributes), hopper)
+    (source,) = compiler.sources
+    assert source.file == "attention/attention_wgmma.cu"
+    assert dict(source.constants)["GROUPS"] == max(2, ceil_div(lengths[1], 208))
 
 
 def on(target: Target) -> DryDevice:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ..gemm.atoms import atom_of
 from ..recipe.launch import Launch
@@ -24,6 +27,10 @@ MANY, APART = 3, 1.14
 #: with two 17 %, 512 causal heads of 128 queries 10 % (97 % of the places); but 192 heads of 197
 #: with four 11 % more (48 %), and 512 with four 7 % (two waves).
 TAKEN = 0.9
+#: Warpgroups that share the keys of a block, at most, where there is at most one block for each
+#: multiprocessor; keys of each, at least; and bytes of shared memory in which one leaves results.
+#: Two are faster than three with 128 and 257 keys on an H200, and as fast as these with 197.
+MOST_GROUPS, KEYS_OF_GROUP, JOINED = 3, 64, 128 * 36 * 4
 #: Maximum number of keys for few blocks; and for blocks of which more than half the rows are idle,
 #: and their minimum number of queries.
 MAX_SEEN, MAX_SEEN_IDLE, MIN_ROWS = 512, 256, 9
@@ -56,40 +63,79 @@ def _suits_groups(task: AttentionTask, target: Target) -> bool:
         return False
     blocks, is_idle = ceil_div(length, GROUP) * heads * batch, length <= GROUP // 2
     few_suit = not task.is_mask_of_rows and task.seen <= (MAX_SEEN_IDLE if is_idle else MAX_SEEN)
+    few_suit |= blocks <= target.processors and _groups(task) > 1
     if min(sizes) < SIZE:
         return few_suit and blocks <= target.processors
     return few_suit or (not is_idle and blocks >= 0.9 * target.processors)
 
 
+@record
+class Blocks:
+    """What a block of `attention_wgmma.cu` processes.
+
+    Attributes:
+        keys: of a step.
+        stages: steps whose keys are in shared memory.
+        groups: warpgroups; of several, each has the keys of one step.
+        tiles: tiles of `GROUP` rows of a head.
+        rounds: of these a block has so many, at most.
+    """
+
+    keys: int
+    stages: int
+    tiles: int
+    groups: int = 1
+    rounds: int = 1
+
+    @property
+    def of_head(self) -> int:
+        """Blocks that a head has."""
+        return ceil_div(self.tiles, self.rounds)
+
+    def shared(self, task: AttentionTask) -> int:
+        """Return the bytes of shared memory of a block."""
+        of_mask = task.mask_bytes(self.keys, _mask_width(task, self.keys), GROUP)
+        of_queries = GROUP * SIZE * 2 if self.rounds == 1 else 2 * (GROUP * SIZE * 2 + 8)
+        of_step = self.keys * SIZE * 4 + of_mask + 16
+        shared = of_queries + self.stages * of_step + self.groups * self.keys * 4
+        return max(shared, GROUP * SIZE * 2 + (self.groups - 1) * JOINED)
+
+    def resident(self, task: AttentionTask, target: Target) -> int:
+        """Return how many fit on a multiprocessor."""
+        if self.groups > 1:
+            return 1
+        fitting = target.resident(self.shared(task))
+        return min(fitting, _blocks_with_registers(task, self.keys))
+
+
 def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
     batch, heads, length, size = task.q.dims
-    keys = keys or _keys_of_step(task, target)
-    tiles, rounds = ceil_div(length, GROUP), _rounds(task, keys, target)
-    stages, shared, fitting = _stages(task, keys, target, rounds)
-    resident = resident or fitting
-    mask, dtype, width = task.mask, task.q.tensor.dtype, _mask_width(task, keys)
+    blocks = _blocks(task, keys or _keys_of_step(task, target), target)
+    mask, dtype, width = task.mask, task.q.tensor.dtype, _mask_width(task, blocks.keys)
     # What flags add takes the FMA that scales a score; only those that are tested leave it out.
     raw = task.is_raw and (mask is None or width > 0)
     in_place = task.is_mask_of_rows and width == 0
     return Launch(
         "attention/attention_wgmma.cu",
         "attention_wgmma",
-        grid=(ceil_div(tiles, rounds) * heads * batch, 1, 1),
-        block=128,
+        grid=(blocks.of_head * heads * batch, 1, 1),
+        block=128 * blocks.groups,
         args={
-            **{"q": task.q.map(GROUP), "k": task.k.map(keys), "v": task.v.map(keys)},
-            **{"y": task.y.map(GROUP), "mask_tiles": task.mask_map(width, GROUP)},
-            **{"mask": task.mask_operand, **task.numbers, "tiles": tiles},
+            **{"q": task.q.map(GROUP), "k": task.k.map(blocks.keys)},
+            **{"v": task.v.map(blocks.keys), "y": task.y.map(GROUP)},
+            "mask_tiles": task.mask_map(width, GROUP),
+            **{"mask": task.mask_operand, **task.numbers, "tiles": blocks.tiles},
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(
             *task.constants_with(RAW=raw, MASK_PAIRS=task.is_mask_of_pairs and in_place),
-            *(("KEYS", keys), ("STAGES", stages), ("ROUNDS", rounds), ("RESIDENT", resident)),
+            *(("KEYS", blocks.keys), ("STAGES", blocks.stages), ("GROUPS", blocks.groups)),
+            *(("ROUNDS", blocks.rounds), ("RESIDENT", resident or blocks.resident(task, target))),
             *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(GROUP))),
         ),
-        code=atom_of(dtype).code(keys, across=SIZE, a_in_registers=True),
-        shared=shared,
-        note=f"{keys} keys, {batch * heads} x {length} x {task.total} x {size}",
+        code=atom_of(dtype).code(blocks.keys, across=SIZE, a_in_registers=True, begins=True),
+        shared=blocks.shared(task),
+        note=f"{blocks.keys} keys, {batch * heads} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )
 
@@ -109,7 +155,7 @@ def _keys_of_step(task: AttentionTask, target: Target) -> int:
 
     def cost(keys: int) -> tuple[float, int]:
         narrow = NARROW_BOXES[_mask_width(task, keys)]
-        fitting = _stages(task, keys, target)[2]
+        fitting = _blocks_of(task, keys).resident(task, target)
         ends = (min((i + 1) * GROUP, task.total) for i in range(tiles))
         steps = sum(ceil_div(end, keys) for end in ends) / tiles
         steps = steps if triangle else ceil_div(task.total, keys)
@@ -122,39 +168,57 @@ def _keys_of_step(task: AttentionTask, target: Target) -> int:
     return min(range(64, MAX_KEYS + 1, 16), key=cost)
 
 
-def _rounds(task: AttentionTask, keys: int, target: Target) -> int:
-    """Return how many tiles of rows of a head a block of `attention_wgmma.cu` processes.
+def _blocks_of(task: AttentionTask, keys: int) -> Blocks:
+    """Return blocks of one tile of rows each."""
+    length, stages = task.q.dims[2], min(2, ceil_div(task.total, keys))
+    return Blocks(keys, stages, ceil_div(length, GROUP))
 
-    Their keys must fit in shared memory, beside those of as many blocks. Keys are loaded less often
-    and fewer blocks begin, but all must run at once, and take nearly all places.
+
+def _blocks(task: AttentionTask, keys: int, target: Target) -> Blocks:
+    """Return what blocks of `attention_wgmma.cu` process, many of them in steps of so many keys.
+
+    If all keys fit in shared memory, beside those of as many blocks, a block may process several
+    tiles of rows of a head. Keys are loaded less often and fewer blocks begin, but all must run at
+    once, and take nearly all places.
     """
-    batch, heads, length, _ = task.q.dims
-    tiles, (stages, _, fitting) = ceil_div(length, GROUP), _stages(task, keys, target)
+    batch, heads, _, _ = task.q.dims
+    simple = _blocks_of(task, keys)
     has_window = max(task.op.left_window_size, task.op.right_window_size) >= 0
-    if has_window or stages * keys < task.total or _mask_width(task, keys):
-        return 1
-    if _stages(task, keys, target, rounds=2)[2] < fitting:
-        return 1
+    if has_window or _mask_width(task, keys):
+        return simple
+    if simple.tiles * heads * batch <= target.processors:
+        return _sharing_keys(task, simple)
+    fitting = simple.resident(task, target)
+    if simple.stages * keys < task.total:
+        return simple
+    if replace(simple, rounds=2).resident(task, target) < fitting:
+        return simple
     places = fitting * target.processors
 
-    def blocks(rounds: int) -> int:
-        return ceil_div(tiles, rounds) * heads * batch
+    def is_full(blocks: Blocks) -> bool:
+        return TAKEN * places <= blocks.of_head * heads * batch <= places
 
-    ways = (ceil_div(tiles, of_head) for of_head in range(1, tiles))
-    return next((each for each in ways if TAKEN * places <= blocks(each) <= places), 1)
+    ways = (ceil_div(simple.tiles, of_head) for of_head in range(1, simple.tiles))
+    return next(filter(is_full, (replace(simple, rounds=rounds) for rounds in ways)), simple)
 
 
-def _stages(
-    task: AttentionTask, keys: int, target: Target, rounds: int = 1
-) -> tuple[int, int, int]:
-    """Return stages, bytes of shared memory, and how many blocks fit on a multiprocessor."""
-    stages = min(2, ceil_div(task.total, keys))
-    of_mask = task.mask_bytes(keys, _mask_width(task, keys), GROUP)
-    of_stage = keys * SIZE * 4 + of_mask + 16
-    of_queries = GROUP * SIZE * 2 if rounds == 1 else 2 * (GROUP * SIZE * 2 + 8)
-    shared = of_queries + stages * of_stage + keys * 4
-    fitting = target.resident(shared)
-    return stages, shared, min(fitting, _blocks_with_registers(task, keys))
+def _groups(task: AttentionTask) -> int:
+    """Return how many warpgroups share the keys of few blocks."""
+    op, groups = task.op, max(2, ceil_div(task.total, MAX_KEYS))
+    hides = op.is_causal or max(op.left_window_size, op.right_window_size) >= 0
+    if hides or task.is_mask_of_rows or task.q.dims[2] <= GROUP // 2:
+        return 1
+    enough = groups <= MOST_GROUPS and task.total >= groups * KEYS_OF_GROUP
+    return groups if enough else 1
+
+
+def _sharing_keys(task: AttentionTask, blocks: Blocks) -> Blocks:
+    """Return few blocks, whose warpgroups share the keys of all rows if that pays."""
+    groups = _groups(task)
+    if groups == 1:
+        return blocks
+    keys = ceil_div(ceil_div(task.total, groups), 16) * 16
+    return Blocks(keys, groups, blocks.tiles, groups)
 
 
 def _mask_width(task: AttentionTask, keys: int) -> int:

@@ -161,13 +161,10 @@ __device__ __forceinline__ void prepare(float (&scores)[EIGHTS][4], float (&top)
     }
 }
 
-// A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
-// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score. `rescale(row, by)` is called
-// with the factor of a row's results so far.
-template <int EIGHTS, typename Bias, typename Rescale>
-__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[2], float (&sum)[2],
-                                      const Bias& bias_of, const Seen& seen, const Sizes& s, float scale,
-                                      float softcap, const Rescale& rescale)
+// Prepares a thread's scores, and returns the greatest of each of its two rows.
+template <int EIGHTS, typename Bias>
+__device__ __forceinline__ void prepare_all(float (&scores)[EIGHTS][4], float (&top)[2], const Bias& bias_of,
+                                            const Seen& seen, const Sizes& s, float scale, float softcap)
 {
     const int last = seen.first + EIGHTS * 8 - 1;
     bool all = true;  // keys that a row sees are neighbours
@@ -175,7 +172,6 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
     for (int half = 0; half < 2; ++half)
         all &= !is_hidden(seen.first, seen.places[half], seen.valid, s)
                && !is_hidden(last, seen.places[half], seen.valid, s);
-    float top[2] = {-INFINITY, -INFINITY};
     const bool every = __all_sync(~0u, all);
     if constexpr (LAST) {
         if (!every) hide_last(scores, seen);
@@ -185,12 +181,41 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
         if (sizeof(T) == 2 && every) prepare<false>(scores, top, bias_of, seen, s, scale, softcap);
         else prepare<true>(scores, top, bias_of, seen, s, scale, softcap);
     }
+}
+
+// Turns scores of a row, none of which exceeds `peak`, into weights.
+struct Exponentials {
+    float base, steep, shift;
+
+    __device__ __forceinline__ Exponentials(float peak, float scale)
+        : base(peak == -INFINITY ? 0.0f : peak), steep(steepness_at(base, scale)), shift(base * steep)
+    {
+    }
+
+    __device__ __forceinline__ float of(float score) const
+    {
+        return exp2_of(DIFFERENCES ? (score - base) * steep : fmaf(score, steep, -shift));
+    }
+
+    // The factor of weights that were found with another peak.
+    __device__ __forceinline__ float since(float peak) const { return exp2_of((peak - base) * steep); }
+};
+
+// A thread has two adjacent keys of every eight, of two rows: the fragment layout of a product's sums. `sum`
+// covers the thread's own keys. `bias_of(eight, side, row)` is what the mask adds to a score. `rescale(row, by)` is called
+// with the factor of a row's results so far.
+template <int EIGHTS, typename Bias, typename Rescale>
+__device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[2], float (&sum)[2],
+                                      const Bias& bias_of, const Seen& seen, const Sizes& s, float scale,
+                                      float softcap, const Rescale& rescale)
+{
+    float top[2] = {-INFINITY, -INFINITY};
+    prepare_all(scores, top, bias_of, seen, s, scale, softcap);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
         const float most = fmaxf(peak[half], over_quad_max(top[half]));
-        const float base = most == -INFINITY ? 0.0f : most;
-        const float steep = steepness_at(base, scale), shift = base * steep;
-        const float by = exp2_of((peak[half] - base) * steep);
+        const Exponentials exponentials(most, scale);
+        const float by = exponentials.since(peak[half]);
         peak[half] = most;
         float total = 0;
 #pragma unroll
@@ -199,7 +224,7 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&peak)[
 #pragma unroll
             for (int side = 0; side < 2; ++side) {
                 float& score = scores[j][half * 2 + side];
-                score = exp2_of(DIFFERENCES ? (score - base) * steep : fmaf(score, steep, -shift));
+                score = exponentials.of(score);
                 total += score;
             }
         }
@@ -226,4 +251,35 @@ __device__ __forceinline__ void weigh(float (&scores)[EIGHTS][4], float (&result
 {
     weigh(scores, peak, sum, bias_of, seen, s, scale, softcap,
           [&](int half, float by) { multiply_row(results, half, by); });
+}
+
+// The same of weights that are computed in turn, those of sixteen keys at a time: `finished(i)` is called when those of the
+// i-th sixteen are complete.
+template <int EIGHTS, int WIDE, typename Bias, typename Finished>
+__device__ __forceinline__ void weigh_in_turn(float (&scores)[EIGHTS][4], float (&results)[WIDE][4], float (&peak)[2],
+                                              float (&sum)[2], const Bias& bias_of, const Seen& seen, const Sizes& s,
+                                              float scale, float softcap, const Finished& finished)
+{
+    float top[2] = {-INFINITY, -INFINITY};
+    prepare_all(scores, top, bias_of, seen, s, scale, softcap);
+    for (int half = 0; half < 2; ++half) top[half] = fmaxf(peak[half], over_quad_max(top[half]));
+    const Exponentials exponentials[2] = {{top[0], scale}, {top[1], scale}};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+        const float by = exponentials[half].since(peak[half]);
+        multiply_row(results, half, by);
+        sum[half] *= by;
+        peak[half] = top[half];
+    }
+#pragma unroll
+    for (int i = 0; i < EIGHTS / 2; ++i) {
+#pragma unroll
+        for (int eight = 2 * i; eight < 2 * i + 2; ++eight)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                scores[eight][q] = exponentials[q / 2].of(scores[eight][q]);
+                sum[q / 2] += scores[eight][q];
+            }
+        finished(i);
+    }
 }
