@@ -16,7 +16,7 @@ from ..ops.norm import BatchNormalization
 from ..ops.shape import RESHAPES
 from ..ops.signal import DFT
 from .driver import Context
-from .editing import rank_of
+from .editing import rank_of, size_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import layer_of, rebuilt
 from .pattern import Apply, Var
@@ -120,22 +120,75 @@ def _scaled(found: Found, weight: Array, scale: Array) -> Array:
 
 
 _SCALED = Apply((Mul, Div), "x", Var("factor", lambda value: value.data is not None), name="scaled")
+_ADDEND = Var("addend", lambda value: value.data is not None)
+_SHIFTED = Apply((Add, Sub), "x", _ADDEND, name="shifted")
+_SCALED_AND_SHIFTED = Apply((Add, Sub), _SCALED, _ADDEND, name="shifted")
 
 
-def _build_scaled(found: Found) -> Outcome:
-    """Scale a constant matrix instead of the rows that it multiplies."""
-    weight, factor = found["weight"].data, found["factor"].data
-    op, node = found.match.made("scaled").op, found.top
-    if weight is None or factor is None or factor.size != 1 or factor.ndim > 1:
+def _build_before(found: Found) -> Outcome:
+    """Scale the rows of a constant matrix instead of the columns that it multiplies.
+
+    What is added to these is multiplied, and added to the product, but for the bias of a product in
+    front, which costs nothing there.
+    """
+    weight, (scale, shift) = found["weight"].data, _before(found)
+    if weight is None or (scale is None and shift is None):
         return None
-    scale = np.float64(factor.reshape(-1)[0])
-    if isinstance(op, Div) and (
-        not scale or found.match.made("scaled").inputs[0] is not found["x"]
-    ):
+    maker = found["x"].producer
+    if scale is None and maker is not None and isinstance(maker.op, MatMul):
         return None
-    made = _scaled(found, weight, np.array([1 / scale if isinstance(op, Div) else scale]))
-    scaled = found.graph.constant(made, f"{found['weight'].name}.folded")
-    return Replacement(MatMul(), (found["x"], scaled), named=node)
+    node, matrix = found.top, found["weight"]
+    if scale is not None:
+        made = _scaled(found, weight, scale[:, np.newaxis])
+        matrix = found.graph.constant(made, f"{matrix.name}.folded")
+    if shift is None or not shift.any():
+        return Replacement(MatMul(), (found["x"], matrix), named=node)
+    row = rounded_bias(shift @ weight.astype(np.float64), weight.dtype)
+    product = found.builder(node.name, (node,))(MatMul(), found["x"], matrix)
+    return Replacement(Add(), (product, found.graph.constant(row, f"{node.name}.bias")), named=node)
+
+
+def _build_mixed(found: Found) -> Outcome:
+    """Leave out zeros that are added to what a constant matrix mixes (new weights of ResMLP)."""
+    _, shift = _before(found)
+    if shift is None or shift.any():
+        return None
+    return Replacement(MatMul(), (found["weight"], found["x"]), named=found.top)
+
+
+def _before(found: Found) -> tuple[Array | None, Array | None]:
+    """Return what scales and shifts the columns of x, in float64; None, None if that varies."""
+    scale = shift = None
+    if found.match.get("factor") is not None:
+        scale = _per_column(found, "scaled", "factor")
+        divides = isinstance(found.match.made("scaled").op, Div)
+        if scale is None or (divides and not scale.all()):
+            return None, None
+        scale = 1 / scale if divides else scale
+    if found.match.get("addend") is not None:
+        shift = _per_column(found, "shifted", "addend")
+        if shift is None:
+            return None, None
+        shift = -shift if isinstance(found.match.made("shifted").op, Sub) else shift
+    return scale, shift
+
+
+def _per_column(found: Found, maker: str, name: str) -> Array | None:
+    """Return a constant with an element for each column of rows, in float64; None of others.
+
+    Nor one that is divided by what is here, or from which that is subtracted.
+    """
+    constant, x, node = found[name], found["x"], found.match.made(maker)
+    rank, columns, data = rank_of(x), size_of(x, -1), constant.data
+    if data is None or rank is None or not isinstance(columns, int):
+        return None
+    if isinstance(node.op, Div | Sub) and node.operands[1] is not constant:
+        return None
+    if data.ndim > rank or data.dtype != x.tensor.dtype or data.dtype.kind != "f":
+        return None
+    if data.size != 1 and (data.size, *data.shape[-1:]) != (columns, columns):
+        return None
+    return np.broadcast_to(data.astype(np.float64).reshape(-1), columns)
 
 
 # ── Fourier transforms ───────────────────────────────────────────────────────────────────────────
@@ -178,7 +231,10 @@ FUSIONS = tuple(
         (Sub, (_CONSTANT, _LAYER), _build),
         ((Add, Mul, Sub, Div), (_BIASED, _CONSTANT), _build_rows),
         ((Mul, Div), (_PRODUCT, _CONSTANT), _build_rows),
-        (MatMul, (_SCALED, _WEIGHT), _build_scaled),
+        (MatMul, (_SCALED_AND_SHIFTED, _WEIGHT), _build_before),
+        (MatMul, (_SHIFTED, _WEIGHT), _build_before),
+        (MatMul, (_SCALED, _WEIGHT), _build_before),
+        (MatMul, (_WEIGHT, _SHIFTED), _build_mixed),
         ((Mul, Div), ("x", _NUMBER), _build_in_front),
     )
 )
@@ -188,9 +244,10 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     """Fold ``y * s + t`` (Mul, Div, Add, Sub by a constant per channel) into the producer of `y`.
 
     Weight and bias of a Conv, ConvTranspose, Gemm or MatMul, or scale and shift of a
-    BatchNormalization in inference, are changed instead, in float64. So is the matrix by which rows
-    are multiplied that a number scales. `y` must have no other reader. With precision
-    float16, scales for which weights would leave its range are not folded. A number between two
-    Fourier transforms scales what the first one reads.
+    BatchNormalization in inference, are changed instead, in float64. So are the matrix by which
+    rows are multiplied whose columns are scaled, and the bias behind it where they are shifted
+    (ResMLP). `y` must have no other reader. With precision float16, scales for which weights would
+    leave its range are not folded. A number between two Fourier transforms scales what the first
+    one reads.
     """
     return fuse(graph, context, FUSIONS)

@@ -1,4 +1,4 @@
-"""Rows that a number scales before a constant matrix multiplies them."""
+"""Rows that a number, or one for each column, scales or shifts before a constant matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import tercet
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
-from tercet.runtime.ops.elementwise import Div, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Div, Mul, Relu, Sub
 from tercet.runtime.ops.matmul import MatMul
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -34,14 +34,22 @@ def network(op: Op, factor: np.ndarray, *, first: bool = True, again: bool = Fal
 NUMBER = np.array(0.35, np.float32)
 
 
+def two_layers(g: Graph, x: Value) -> Value:
+    """A layer of few columns, which is not merged with the next one."""
+    y = apply(g, Add(), apply(g, MatMul(), x, normal(TERMS, 1)), normal(1))
+    return apply(g, MatMul(), y, normal(1, COLUMNS))
+
+
 @pytest.mark.parametrize(
     "graph",
     [
         network(Mul(), NUMBER),
         network(Mul(), NUMBER.reshape(1), first=False),
         network(Div(), NUMBER),
+        network(Mul(), normal(TERMS), first=False),
+        network(Div(), np.abs(normal(1, TERMS)) + np.float32(0.5)),
     ],
-    ids=["product", "swapped", "quotient"],
+    ids=["product", "swapped", "quotient", "by column", "divided columns"],
 )
 def test_the_matrix_is_scaled(graph: Graph) -> None:
     after, log = optimised(graph)
@@ -56,14 +64,52 @@ def test_the_matrix_is_scaled(graph: Graph) -> None:
         lambda: network(Mul(), NUMBER, again=True),
         lambda: network(Div(), NUMBER, first=False),
         lambda: network(Div(), np.array(0, np.float32)),
-        lambda: network(Mul(), normal(TERMS)),
+        lambda: network(Mul(), normal(ROWS, 1)),
+        lambda: network(Add(), normal(ROWS, TERMS)),
+        lambda: network(Sub(), normal(TERMS), first=False),
+        lambda: make(two_layers, (3, ROWS, TERMS)),
         lambda: network(Mul(), np.array(1e38, np.float32)),
     ],
-    ids=["read elsewhere", "reciprocal", "zero", "by column", "overflow"],
+    ids=[
+        "read elsewhere",
+        "reciprocal",
+        "zero",
+        "by row",
+        "added",
+        "subtracted from",
+        "bias",
+        "overflow",
+    ],
 )
 def test_what_stays(make_graph: Callable[[], Graph]) -> None:
     _, log = optimised(make_graph())
     assert "fold_affine" not in log.counts
+
+
+@pytest.mark.parametrize(("op", "first"), [(Add(), False), (Sub(), True)])
+def test_shifts_are_added_behind(op: Op, *, first: bool) -> None:
+    graph = network(op, normal(TERMS), first=first)
+    after, log = optimised(graph)
+    assert log.counts["fold_affine"] == 1
+    assert kinds(after) == ["Relu", "MatMul", "Add"]
+    assert_same(graph, after)
+
+
+def test_affine_layers_are_folded() -> None:
+    """As ResMLP begins its layers; what it adds to tokens that it mixes is 0 before training."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Relu(), x)
+        for shift in (normal(TERMS), np.zeros(TERMS, np.float32)):
+            y = apply(g, Add(), shift, apply(g, Mul(), normal(TERMS), y))
+            if shift.any():
+                y = apply(g, Add(), apply(g, MatMul(), y, normal(TERMS, TERMS)), normal(TERMS))
+        return apply(g, MatMul(), normal(ROWS, ROWS), y)
+
+    graph = make(build, (3, ROWS, TERMS))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Relu", "MatMul", "Add", "MatMul"]
+    assert_same(graph, after)
 
 
 @pytest.mark.parametrize(
