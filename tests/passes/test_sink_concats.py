@@ -7,13 +7,13 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Clip, Relu, Sigmoid, Swish
+from tercet.runtime.ops.elementwise import Add, Clip, Mul, Relu, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Expand, Slice
+from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.pool import MaxPool
-from tercet.runtime.passes import STATIC_PASSES
+from tercet.runtime.passes import STATIC_PASSES, sink_concats
 
-from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised, passed
 
 #: Passes that would change the same nodes.
 OTHERS = ("merge_linear", "merge_branches", "lower_conv", "pad_channels")
@@ -167,3 +167,40 @@ def test_others_stay(name: str) -> None:
     after, log = optimised(graph, skip=OTHERS)
     assert "sink_concats" not in log.counts
     assert_same(graph, after, 2, 8, 5, 6)
+
+
+def gated(graph: Graph, x: Value, *, kept: int = 8, rows: bool = False) -> Value:
+    """Channels that gate others, of which a convolution computes only some anew (MambaOut)."""
+    sizes = np.array([kept + 8, kept, 8])
+    image = conv(graph, x, 2 * kept + 16)
+    image = apply(graph, Transpose(perm=(0, 2, 3, 1)), image) if rows else image
+    axis = 3 if rows else 1
+    cut = graph.insert(Split(axis=axis, num_outputs=3), [image, graph.constant(sizes)], 3)
+    gate, whole, part = cut.outputs
+    part = apply(graph, Transpose(perm=(0, 3, 1, 2)), part) if rows else part
+    part = apply(graph, Conv(group=8, pads=(1, 1, 1, 1)), part, normal(8, 1, 3, 3))
+    part = apply(graph, Transpose(perm=(0, 2, 3, 1)), part) if rows else part
+    pair = apply(graph, Swish(), gate), apply(graph, Concat(axis=axis), whole, part)
+    return apply(graph, Mul(), *pair)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_would_be_copied_is_combined_by_itself(
+    *, rows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_concats, "FEW", 1)
+    graph = make(lambda g, x: gated(g, x, rows=rows), (2, 8, 5, 6))
+    copy, said = passed(graph, sink_concats.run, "float32")
+    assert len(said) == 1
+    assert kinds(copy).count("Mul") == kinds(copy).count("Swish") == 2
+    assert kinds(copy)[-1] == "Concat"
+    assert_same(graph, copy, 2, 8, 5, 6)
+
+
+def test_parts_of_words_and_few_elements_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert passed(make(gated, (2, 8, 5, 6)), sink_concats.run, "float32")[1] == []
+    monkeypatch.setattr(sink_concats, "FEW", 1)
+    assert (
+        passed(make(lambda g, x: gated(g, x, kept=6), (2, 8, 5, 6)), sink_concats.run, "float32")[1]
+        == []
+    )
