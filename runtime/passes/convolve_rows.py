@@ -21,11 +21,10 @@ from ..ops.shape import Reshape
 from .channels import channels_of, parts_of
 from .driver import Context
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, static_dims
-from .pad_channels import word_of
+from .pad_channels import WORD, word_of
 from .pointwise import is_activation
 
 _TO_IMAGE, _TO_ROWS, _CUTS = (0, 3, 1, 2), (0, 2, 3, 1), Slice | Split
-_HALVES = ("float16", "bfloat16")
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -38,7 +37,6 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     convolution of single pixels that alone reads the image (heads of SegFormer) becomes one with
     the layer in `merge_linear`, which is why that runs again.
     """
-    halves = context.options.precision in _HALVES
     for node in list(graph.nodes):
         if node not in graph:
             continue
@@ -48,9 +46,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             yield f"MatMul '{name}' convolves an image of which parts are read"
         elif layer and _is_mixed(graph, node.output, layer):
             yield f"MatMul '{_to_image(graph, node, layer)}' convolves what a convolution mixes"
-        elif layer and halves and _is_filtered(graph, node.output):
+        elif layer and _is_filtered(graph, node.output, context):
             yield f"MatMul '{_to_image(graph, node, layer)}' convolves what a depthwise layer reads"
-        elif halves and (found := _layer_behind(graph, node)):
+        elif (found := _layer_behind(graph, node)) and _is_half(found[1], context):
             yield f"MatMul '{_of_image(graph, *found)}' convolves what a depthwise layer gives"
 
 
@@ -195,10 +193,15 @@ def _is_mixed(graph: Graph, image: Value, layer: _Layer) -> bool:
     return len(own) * len(filters) <= own.size + filters.size
 
 
-def _is_filtered(graph: Graph, image: Value) -> bool:
-    """Whether a depthwise convolution alone reads an image."""
+def _is_filtered(graph: Graph, image: Value, context: Context) -> bool:
+    """Whether a depthwise convolution alone reads an image, in 16 bits."""
     node = graph.sole_consumer(image)
-    return node is not None and _is_depthwise(node) and node.operands[0] is image
+    return node is not None and _is_depthwise(node) and _is_half(image, context)
+
+
+def _is_half(image: Value, context: Context) -> bool:
+    """Whether kernels read an image in half precision, of the file or of the plan."""
+    return word_of(image, context) == WORD // 2
 
 
 def _is_depthwise(node: Node) -> bool:
