@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
@@ -128,6 +131,18 @@ def test_layers_around_depthwise_convolutions(build: Build) -> None:
     x = normal(*SHAPE)
     expected, found = (run(each, x, np.float64) for each in (graph, copy))
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_files_of_16_bits() -> None:
+    """They have no other precision of the plan."""
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float16, SHAPE))
+    y = apply(graph, MatMul(), x, normal(8, 16).astype(float16))
+    image = apply(graph, Transpose(perm=(0, 3, 1, 2)), y)
+    conv = Conv(group=16, pads=(1, 1, 1, 1))
+    graph.set_outputs({"y": apply(graph, conv, image, normal(16, 1, 3, 3).astype(float16))})
+    infer(graph)
+    assert len(passed(graph, convolve_rows.run, "float32")[1]) == 1
 
 
 def mixed(graph: Graph, x: Value, *, filters: int = 16) -> Value:
