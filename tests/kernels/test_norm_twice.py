@@ -17,7 +17,7 @@ from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Add, Mul, Neg, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Mul, Neg, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 
@@ -41,6 +41,7 @@ class Twice:
         reader: whether something else reads the sum.
         factor: whether it is multiplied by a number first.
         product: whether a product reads the results.
+        cast: the type to which results are cast; None if they are not.
     """
 
     rows: int
@@ -50,10 +51,12 @@ class Twice:
     reader: bool = True
     factor: bool = False
     product: bool = False
+    cast: Any = None
 
     def __str__(self) -> str:
         parts = f"{self.rows}x{self.width} {' '.join(self.kinds)} {self.dtype.name}"
-        return parts + " reader" * self.reader + " factor" * self.factor + " product" * self.product
+        parts += " reader" * self.reader + " factor" * self.factor + " product" * self.product
+        return parts if self.cast is None else f"{parts} to {self.cast.name}"
 
     def sample(self) -> Sample:
         """Return it as a graph with feeds."""
@@ -68,8 +71,10 @@ class Twice:
         rows = graph.insert(Add(), [rows, r]).output
         infer(graph)
         y = self._norm(graph, rows, 1)
+        if self.cast is not None:
+            y = graph.insert(Cast(to=self.cast), [y]).output
         if self.product:
-            weights = normal(self.width, 40).astype(self.dtype)
+            weights = normal(self.width, 40).astype(self.cast or self.dtype)
             y = graph.insert(MatMul(), [y, graph.constant(weights)]).output
         outputs = {"y": y}
         if self.reader:
@@ -101,6 +106,9 @@ TOGETHER = (
     Twice(2, 640, ("rms", "layer"), bfloat16, reader=False),
     Twice(8, 256, product=True),
     Twice(33, 10),
+    Twice(1, 1152, dtype=float32, product=True, cast=float16),
+    Twice(9, 2304, ("layer", "shifted"), float32, cast=bfloat16),
+    Twice(70, 75, dtype=float32, reader=False, factor=True, cast=float16),
 )
 #: Those that are two: of float32, and of a single row.
 APART = (Twice(8, 256, dtype=float32), Twice(1, 256, product=True))
@@ -129,4 +137,4 @@ def test_compiles(target: Target, cache: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("twice", [*TOGETHER, *APART], ids=str)
 def test_kernels(twice: Twice, emulated: CudaBackend) -> None:
-    compare(twice.sample(), emulated, error=ERROR[twice.dtype])
+    compare(twice.sample(), emulated, error=None if twice.cast else ERROR[twice.dtype])

@@ -150,8 +150,7 @@ def normalize_rows(
         target: the GPU over which blocks are spread; None if this does not matter.
         affine: one element per element of a row, unless heads have their own.
         gathered: the rows.
-        again: what normalizes the results, if they are rows of 16-bit floats, or None; `y` is not
-            stored if the epilogue is not plain.
+        again: what normalizes the results, or None; `y` is not stored if the epilogue is not plain.
     """
     whole, scale, shift, places = prod(x.dims[axis:]), affine.scale, affine.shift, gathered.places
     count = whole // how.heads
@@ -193,7 +192,12 @@ def normalize_rows(
             "epsilon_again": 0.0 if again is None else again.epsilon,
             "again": again and again.y,
         },
-        types=(("X", x.dtype), ("S", parameter), *epilogue.types),
+        types=(
+            ("X", x.dtype),
+            ("S", parameter),
+            ("A", (again.y if again else y).dtype),
+            *epilogue.types,
+        ),
         constants=(
             *(("WARPS", block.warps), ("LANES", block.lanes), ("ROWS", block.rows)),
             *(("VECTOR", vector), ("PER", ceil_div(count, block.lanes * block.warps * vector))),

@@ -14,10 +14,12 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.cuts import is_along_last
+from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..codegen.stages import head_of
+from ..gemm.atoms import HALVES
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -35,17 +37,19 @@ class NormalizedTwice(Whole):
         tail: the elementwise nodes behind it, in topological order.
         second: the normalization of their result.
         stores_rows: whether something else reads this result.
+        cast: the Cast of float32 results of the second one to 16 bits; None if there is none.
     """
 
     first: Node
     tail: tuple[Node, ...]
     second: Node
     stores_rows: bool
+    cast: Node | None = None
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset((self.first, *self.tail, self.second))
+        return frozenset((self.first, *self.tail, self.second, *filter(None, (self.cast,))))
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
@@ -57,8 +61,9 @@ def normalized_twice_at(
 ) -> NormalizedTwice | None:
     """Return two normalizations of which this node is the second, if it is one.
 
-    Not in float32, where norms store their results in halves for products; nor of a single row,
-    which products normalize themselves.
+    Not of float32 results, which norms store in halves for products; nor of a single row of 16-bit
+    floats, which products normalize themselves. Residuals in float32 (Gemma of onnxruntime-genai)
+    are normalized in it, and results cast to 16 bits.
 
     Args:
         graph: the graph.
@@ -67,7 +72,10 @@ def normalized_twice_at(
         tail: returns the epilogue of a node.
     """
     x = norm.operands[0]
-    if norm not in free or not _is_of_rows(graph, norm) or prod(x.tensor.dims[:-1]) < 2:
+    if norm not in free or not _is_of_rows(graph, norm):
+        return None
+    cast = _cast_behind(graph, norm, free) if x.tensor.dtype == float32 else None
+    if cast is None and (x.tensor.dtype == float32 or prod(x.tensor.dims[:-1]) < 2):
         return None
     first = head_of(x, _NORMS)
     if first is None or first not in free or not _is_of_rows(graph, first):
@@ -75,15 +83,23 @@ def normalized_twice_at(
     between = tail(graph, first, free - {norm})
     if not between or between[-1].output is not x:
         return None
-    return NormalizedTwice(first, between, norm, len(x.consumers) > 1 or graph.is_output(x))
+    return NormalizedTwice(first, between, norm, len(x.consumers) > 1 or graph.is_output(x), cast)
+
+
+def _cast_behind(graph: Graph, norm: Node, free: Set[Node]) -> Node | None:
+    """Return the Cast to 16 bits that alone reads a normalization; None if there is none."""
+    reader = graph.sole_consumer(norm.output)
+    if reader is None or reader not in free or not isinstance(reader.op, Cast):
+        return None
+    return reader if reader.output.tensor.dtype in HALVES else None
 
 
 def _is_of_rows(graph: Graph, norm: Node) -> bool:
-    """Whether a node normalizes rows of 16-bit floats by constants, and has one result."""
+    """Whether a node normalizes rows by constants, and has one result."""
     assert isinstance(norm.op, _NORMS)
     x, *parameters = norm.operands
     dims = x.tensor.dims
-    alone = not any(map(graph.is_read, norm.outputs[1:])) and x.tensor.dtype != float32
+    alone = not any(map(graph.is_read, norm.outputs[1:]))
     constant = all(v.is_constant for v in parameters)
     if not alone or not constant or not is_along_last(norm):
         return False

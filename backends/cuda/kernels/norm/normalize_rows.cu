@@ -1,7 +1,8 @@
 // epilogue((x - mean) / sqrt(variance + epsilon) * scale + shift) of every row, or, where there is no scale,
 // epilogue(x / max(multiple * |x|, epsilon)), with a sum instead of the maximum, or the mean instead of |x|, read once: WARPS
 // warps, or LANES threads of a warp, keep a row in registers, so that the variance is summed up of differences from the mean.
-// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results; sums are in float32.
+// X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results; A of those that are
+// normalized once more; sums are in float32.
 // The row stride of x may exceed the length of a row.
 // Such a row may consist of HEADS equal parts, each of which is a row here. They share scale and shift (PARAMETERS 0),
 // or have one of each (1), or one per element (2).
@@ -50,7 +51,7 @@ template <bool FIRST> __device__ __forceinline__ float over_row(float value)
 }
 
 // Normalizes the results in a thread's registers, of which a row has `own`.
-__device__ __forceinline__ void normalize_again(float (&values)[PER][VECTOR], R* to, const S* scale, const S* shift,
+__device__ __forceinline__ void normalize_again(float (&values)[PER][VECTOR], A* to, const S* scale, const S* shift,
                                                 float epsilon, int own, int lane, int count)
 {
     static_assert(!TWICE || (HEADS == 1 && !GATHERED && !IN_HALVES), "whole rows, in order");
@@ -76,25 +77,25 @@ __device__ __forceinline__ void normalize_again(float (&values)[PER][VECTOR], R*
         }
     }
     const float variance = over_row<false>(square) / count + epsilon;
-    const float by = sizeof(R) == 2 ? rsqrtf(variance) : 1 / sqrtf(variance);
+    const float by = sizeof(A) == 2 ? rsqrtf(variance) : 1 / sqrtf(variance);
 #pragma unroll
     for (int i = 0; i < PER; ++i) {
         const int at = (lane + i * OF_ROW) * VECTOR;
         if (at >= own) break;
-        Words<R> words;
+        Words<A> words;
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
             const float value = values[i][e] * by * float(factors[i].at[e]);
-            words.at[e] = R(SHIFTED_AGAIN ? value + float(more[i].at[e]) : value);
+            words.at[e] = A(SHIFTED_AGAIN ? value + float(more[i].at[e]) : value);
         }
-        *(Words<R>*)(to + at) = words;
+        *(Words<A>*)(to + at) = words;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
                long long rows, long long row_x, int count, float epsilon, float multiple, const long long* places, X* moved,
-               const S* scale_again, const S* shift_again, float epsilon_again, R* again)
+               const S* scale_again, const S* shift_again, float epsilon_again, A* again)
 {
     const int lane = threadIdx.x % OF_ROW;
     const long long row = blockIdx.x * (long long)ROWS + threadIdx.x / OF_ROW;
