@@ -138,6 +138,9 @@ TOGETHER = (
     Chain(4, (256, 128, 24), bits=(4, 16), magnitude=1e-2),
     Chain(4, (256, 128, 24), bits=(4, 16), magnitude=2e3),
     Chain(4, (256, 128, 24), bits=(16, 16), scaled=True),
+    Chain(8, (64, 2176, 24), zeros=True),
+    Chain(3, (128, 96, 40), gated=True),
+    Chain(5, (128, 160, 24), bfloat16, bits=(4, 8), reader=""),
 )
 #: The same on Hopper, of more than a few rows.
 MORE = (

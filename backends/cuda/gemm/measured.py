@@ -32,6 +32,7 @@ from .gated import gated_products_at, has_many_rows
 from .gemv import MAX_ROWS
 from .measured_tiles import some_rows
 from .normalized import ALIGNED
+from .packed import scales_rows
 
 #: Results whose squares are added up by the kernel in front, and such sums that the one behind
 #: reads at a time; see `measured_rows.cuh`.
@@ -105,10 +106,13 @@ def _has_some_rows(product: Node) -> bool:
 def _divides(product: Node) -> bool:
     """Whether a kernel multiplies its results by the inverse root mean square of its rows.
 
-    That of few rows and packed weights normalizes rows instead. If it did not, a step of 1B with 4
-    bits would take 1 % more on an H200 with one sequence and with 8.
+    That of few rows and packed weights normalizes a single row instead, and several where it can.
+    If it did not, a step of 1B with 4 bits would take 1 % more on an H200 with one sequence and
+    with 8.
     """
-    return not (has_few_rows(product) and isinstance(product.op, MatMulNBits))
+    if not has_few_rows(product) or not isinstance(product.op, MatMulNBits):
+        return True
+    return prod(product.operands[0].tensor.dims[:-1]) > 1 and not scales_rows(product.op)
 
 
 def measured_products(found: InTurn, y: Tensor, operand: Operand, setting: Setting) -> Answer:

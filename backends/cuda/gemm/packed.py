@@ -226,7 +226,7 @@ def multiply_packed_rows(
         left: what is stored for one of the results, if any.
     """
     first, count = layers[0], len(layers)
-    between = Between(left=left)
+    between = Between(norm and norm.measured, left)
     a, weights, rows, planes = first.a, first.weights, first.rows, first.planes
     op = weights.op
     if rows > MAX_ROWS:
@@ -234,7 +234,7 @@ def multiply_packed_rows(
     whole = weights.four_words
     if op.block_size % min(SHORTEST, whole) or (op.block_size % whole and whole % op.block_size):
         return f"blocks of {op.block_size}"
-    scaled = norm if rows > 1 else None
+    scaled = norm if rows > 1 and between.measured is None else None
     if scaled and (refused := _unscalable(scaled, first)):
         return refused
     prologue = (
@@ -249,7 +249,7 @@ def multiply_packed_rows(
     tile = with_scales(tile, per_row, beside, target, count)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
-    if left is not None and tile.persistent:
+    if between != ON_ITS_OWN and tile.persistent:
         return "blocks that take several tiles"
     terms, fragment = 32 // op.bits, bfloat16 if planes > 1 else a.dtype
     biases = [layer.bias for layer in layers]
@@ -261,8 +261,8 @@ def multiply_packed_rows(
         args={
             **by_product("w", [layer.weights.row_words for layer in layers]),
             **by_product("scales", [layer.weights.factors for layer in layers]),
-            **{"x": a, **prologue.args, "y": first.y},
-            **{**by_product("bias", biases), **epilogue.args, **between.left_args, "n": op.N},
+            **{"x": between.rows_or(a), **prologue.args, "y": first.y},
+            **{**by_product("bias", biases), **epilogue.args, **between.args, "n": op.N},
         },
         types=(("T", fragment), ("X", a.dtype), ("R", epilogue.stored)),
         constants=(
@@ -288,9 +288,12 @@ def _unscalable(norm: RowNorm, layer: PackedLinear) -> str | None:
     op, dtype = layer.weights.op, layer.a.dtype
     if norm.centred or norm.shift is not None or dtype == float32:
         return f"{norm.kind} of {layer.rows} rows in {dtype.name}"
-    if op.bits != SCALED_BITS or op.K > SCALED_TERMS or op.K * op.bits % (8 * STEP):
-        return f"{op.K} terms of {op.bits} bits"
-    return None
+    return None if scales_rows(op) else f"{op.K} terms of {op.bits} bits"
+
+
+def scales_rows(op: MatMulNBits) -> bool:
+    """Whether kernels divide several rows of 16-bit floats as they multiply them."""
+    return op.bits == SCALED_BITS and op.K <= SCALED_TERMS and op.K * op.bits % (8 * STEP) == 0
 
 
 def multiply_packed_pair(

@@ -5,14 +5,15 @@
 // x once, and requests weights of the next tile while it adds up the sums of one.
 //
 // Further compile-time constants: AHEAD, whether weights behind those in registers are brought into the second cache before x
-// is there; DIVIDES, which it does not, and LEAVES, see measured_rows.cuh.
+// is there; DIVIDES and LEAVES, see measured_rows.cuh.
 
 #include "gemm/gemv_integers.cuh"
 #include "gemm/measured_rows.cuh"
 #include "gemm/scaled_rows.cuh"
 #include "gemm/finish_rows.cuh"
 
-static_assert(!LEAVES || !PERSISTENT, "a block has results of one tile");
+static_assert(!(LEAVES || DIVIDES) || !PERSISTENT, "a block has results of one tile");
+static_assert(!DIVIDES || !(SCALED || NORMALIZED), "rows are divided once");
 static_assert(!SCALED || (M > 1 && !PERSISTENT), "a single row is normalized before it is multiplied");
 
 constexpr int LENGTH = (K + STRIDE - 1) / STRIDE * STRIDE;  // of a row in whole strides of a block
@@ -63,7 +64,7 @@ __device__ __forceinline__ auto rows_to_multiply(const X* from)
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, const X* scales1, const X* x,
             const X* scale, const X* shift, float epsilon, R* y, const X* bias0, const X* bias1, const X* z0, const X* z1,
-            R* rows_left, const R* factors_left, float* squares_left, int n)
+            const float* measured, float unit, R* rows_left, const R* factors_left, float* squares_left, int n)
 {
     __shared__ float parts[1 + PERSISTENT][WARPS][COLUMNS][SUMS], squares_of_row[WARPS];
     __shared__ Squares squares;
@@ -97,6 +98,7 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
     else from = rows_of(x, parameters, epsilon);
     auto values = rows_to_multiply(from);
     if constexpr (DEFERS) __syncwarp();
+    if constexpr (DIVIDES) Measures(measured).leave(squares);
     const Masks masks;
     float sums[PAIRS][GROUPS][4] = {};
     int half = 0;
@@ -116,7 +118,8 @@ gemv_packed(const unsigned char* w0, const unsigned char* w1, const X* scales0, 
         if constexpr (SCALED) leave_squares(squares, values);
         cp_async_wait<0>();
         finish_rows(parts[half], y, beside, bias0, bias1, z0, z1, now.n0, n, left, [&](int m) {
-            if constexpr (DEFERS) return rsqrtf(mean_of(squares_of_row) + epsilon);
+            if constexpr (DIVIDES) return unit * inverse_root(squares, m, epsilon);
+            else if constexpr (DEFERS) return rsqrtf(mean_of(squares_of_row) + epsilon);
             else if constexpr (!SCALED) return 1.0f;
             else return inverse_root(squares, m, epsilon);
         });
