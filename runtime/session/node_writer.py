@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from ..ir.dtypes import DType, int64
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
+from ..ops.control import If
 from ..ops.movement import Expand
 from ..ops.shape import Reshape
 
@@ -39,6 +40,30 @@ class NodeWriter:
         """Return a constant."""
         return self._graph.constant(np.array(data, dtype), "state")
 
+    def choose(
+        self, condition: Value, then: Branch, other: Branch, outer: Mapping[str, Value]
+    ) -> Value:
+        """Insert an If, and return its result.
+
+        Args:
+            condition: a scalar bool.
+            then: writes the nodes of the branch, and returns its result.
+            other: the same of the other branch.
+            outer: the values that the branches read, by the names that these know them by.
+        """
+        bodies: dict[str, Graph] = {}
+        for name, write in (("else_branch", other), ("then_branch", then)):
+            body = bodies[name] = Graph(name)
+            known = {own: body.add_capture(own, value.type) for own, value in outer.items()}
+            body.set_outputs({"chosen": write(NodeWriter(body), known)})
+        op = If(**bodies)
+        captures = [value for _ in op.graphs() for value in outer.values()]
+        node = self._graph.insert(
+            op, [condition], name="state", captures=captures, before=self._before
+        )
+        infer_node(node)
+        return node.output
+
     def shaped(self, value: Value, dims: Sequence[int]) -> Value:
         """Return a value reshaped to as many elements, or expanded along further axes."""
         sizes = value.tensor.dims
@@ -47,3 +72,7 @@ class NodeWriter:
         if np.prod(dims) == np.prod(sizes):
             return self(Reshape(), value, self.constant(dims))
         return self(Expand(), value, self.constant(dims))
+
+
+#: Writes the nodes of a branch, given what stands for outer values in it; returns its result.
+Branch = Callable[[NodeWriter, Mapping[str, Value]], Value]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..base.record import record
-from ..ir.dtypes import float64, int32, int64
+from ..ir.dtypes import bool_, float64, int32, int64
 from ..ir.graph import Value
 from ..ir.types import Array, TensorType
 from ..ops.elementwise import (
@@ -32,8 +32,9 @@ from ..ops.elementwise import (
     Where,
 )
 from ..ops.gather import Gather, GatherElements, ScatterElements
-from ..ops.reduce import ArgMax, CumSum, ReduceSum
+from ..ops.reduce import ArgMax, CumSum, ReduceMax, ReduceMin, ReduceSum
 from ..ops.search import TopK
+from ..ops.shape import Unsqueeze
 from .ban_graph import banned
 from .bans import NO_BANS, TokenBans
 from .node_writer import NodeWriter
@@ -55,6 +56,7 @@ class SamplingGraph:
         penalizes: whether there is a repetition penalty.
         top_k: number of tokens to sort, a power of two; 0 if all tokens may be drawn.
         nucleus: whether `SamplingSettings.top_p` applies.
+        decides: whether a device can take one of two branches by itself.
         bans: tokens that may not come next.
     """
 
@@ -62,16 +64,19 @@ class SamplingGraph:
     penalizes: bool = False
     top_k: int = 0
     nucleus: bool = False
+    decides: bool = True
     bans: TokenBans = NO_BANS
 
     @classmethod
-    def of(cls, sampling: SamplingSettings, bans: TokenBans = NO_BANS) -> SamplingGraph:
-        """Return the nodes for these settings."""
+    def of(
+        cls, sampling: SamplingSettings, bans: TokenBans = NO_BANS, *, decides: bool = True
+    ) -> SamplingGraph:
+        """Return the nodes for these settings, and a device that `decides` or does not."""
         penalizes = sampling.repetition_penalty != 1
         if sampling.temperature == 0:
             return cls(penalizes=penalizes, bans=bans)
         top_k = sampling.top_k and 1 << (sampling.top_k - 1).bit_length()
-        return cls(True, penalizes, top_k, sampling.top_p < 1, bans)
+        return cls(True, penalizes, top_k, sampling.top_p < 1, decides, bans)
 
     @property
     def reads_history(self) -> bool:
@@ -142,22 +147,62 @@ class SamplingGraph:
             greatest = add(GatherElements(axis=1), logits, likeliest)
         if not self.draws:
             return likeliest, allowed
-        scaled = _Scaled(add, greatest, state[TEMPERATURE])
+        known = {name: state[name] for name in (TEMPERATURE, MIN_P, TOP_P, LAST) if name in state}
+        known |= {"logits": logits, "greatest": greatest}
+        known["draw"] = add(Gather(axis=1), state[DRAWS], count)
+        batch, vocabulary = logits.tensor.dims
+        has_few = self.top_k and 2 * self._few <= vocabulary
+        pays = self.nucleus or batch > 1
+        of = self._of_few if self.decides and has_few and pays else self._of_all
+        return of(add, known), allowed
+
+    @property
+    def _few(self) -> int:
+        """Tokens that are sorted: others may be as likely as the last of the k."""
+        return self.top_k + max(8, self.top_k // 4)
+
+    def _of_few(self, add: NodeWriter, known: Mapping[str, Value]) -> Value:
+        """Return tokens drawn from few, which are sorted, or from all if these do not suffice.
+
+        On an H200, a step of 32 sequences with a vocabulary of 128256 takes 185 us less time with
+        top-k and top-p, and 75 with top-k alone; of 8 sequences 48 and 10, of one 10 less and 7
+        more.
+        """
+        values = add(TopK(axis=1), known["logits"], add.constant([self._few]), outputs=2)
+        assert values.producer is not None
+        kth, last = (
+            add(Gather(axis=1), values, each)
+            for each in (known[LAST], add.constant([self._few - 1]))
+        )
+        impossible = add.constant(-np.inf, last.tensor.dtype)
+        fits = add(Or(), add(Less(), last, kth), add(LessOrEqual(), last, impossible))
+        weights = _Scaled(add, known["greatest"], known[TEMPERATURE])(values)
+        weights = _where(add, add(GreaterOrEqual(), values, kth), weights)
+        known = {**known, "tokens": values.producer.outputs[1], "weights": weights}
+        if self.nucleus:
+            total = add(ReduceSum(), weights, add.constant([1]))
+            known["enough"] = add(Mul(), known[TOP_P], total)
+        all_fit = add(ReduceMin(keepdims=0), add(Cast(to=int32), fits))
+        return add.choose(add(Cast(to=bool_), all_fit), _of_sorted, self._of_all, known)
+
+    def _of_all(self, add: NodeWriter, known: Mapping[str, Value]) -> Value:
+        """Return tokens drawn from the whole vocabulary."""
+        logits = known["logits"]
+        scaled = _Scaled(add, known["greatest"], known[TEMPERATURE])
         weights = scaled(logits)
         ordered = kth = None
         if self.top_k or self.nucleus:
-            ordered, kth = self._ordered(add, logits, state)
+            ordered, kth = self._ordered(add, logits, known)
         if self.top_k and kth is not None:
             weights = _where(add, add(GreaterOrEqual(), logits, kth), weights)
         if self.nucleus and ordered is not None and kth is not None:
-            kept = _nucleus(add, scaled, logits, weights, ordered, kth, state[TOP_P])
+            kept = _nucleus(add, scaled, logits, weights, ordered, kth, known[TOP_P])
             weights = _where(add, kept, weights)
-        weights = _where(add, add(GreaterOrEqual(), weights, state[MIN_P]), weights)
+        weights = _where(add, add(GreaterOrEqual(), weights, known[MIN_P]), weights)
         sums = add(CumSum(), weights, add.constant(1))
         total = add(Gather(axis=1), sums, add.constant([-1]))
-        draw = add(Gather(axis=1), state[DRAWS], count)
-        is_behind = add(Greater(), sums, add(Mul(), draw, total))
-        return add(ArgMax(axis=1), add(Cast(to=int32), is_behind)), allowed
+        is_behind = add(Greater(), sums, add(Mul(), known["draw"], total))
+        return add(ArgMax(axis=1), add(Cast(to=int32), is_behind))
 
     def _ordered(
         self, add: NodeWriter, logits: Value, state: Mapping[str, Value]
@@ -190,6 +235,26 @@ class _Scaled:
 
 def _where(add: NodeWriter, kept: Value, weights: Value) -> Value:
     return add(Where(), kept, weights, add.constant(0, float64))
+
+
+def _of_sorted(add: NodeWriter, known: Mapping[str, Value]) -> Value:
+    """Return tokens drawn from some that are sorted by their weights, [batch, n].
+
+    The token is the first one, in the order of ids, behind its share of the weights.
+    """
+    tokens, weights = known["tokens"], known["weights"]
+    if "enough" in known:
+        before = add(CumSum(exclusive=1), weights, add.constant(1))
+        weights = _where(add, add(Less(), before, known["enough"]), weights)
+    weights = _where(add, add(GreaterOrEqual(), weights, known[MIN_P]), weights)
+    own, others = (add(Unsqueeze(), tokens, add.constant([axis])) for axis in (2, 1))
+    weights = add(Unsqueeze(), weights, add.constant([1]))
+    before = _where(add, add(LessOrEqual(), others, own), weights)
+    sums = add(ReduceSum(keepdims=0), before, add.constant([2]))
+    total = add(ReduceMax(), sums, add.constant([1]))
+    is_behind = add(Greater(), sums, add(Mul(), known["draw"], total))
+    found = add(Where(), is_behind, tokens, add.constant(np.iinfo(np.int64).max))
+    return add(ReduceMin(), found, add.constant([1]))
 
 
 def _penalized(add: NodeWriter, logits: Value, tokens: Value, last: Value, penalty: Value) -> Value:

@@ -30,6 +30,7 @@ from ..ir.types import Array, TensorType, constant_type
 from ..passes.bucketing import Bucket
 from ..passes.editing import shape_of
 from ..plan.backend import Run, View
+from ..plan.device_control import decisions_of
 from ..plan.exchange import IOPlacement
 from ..plan.host import HOST
 from .bucket_program import BucketProgram
@@ -265,7 +266,8 @@ class StaticCaches:
         if not self.chains:
             return None
         self._make_room(read.length + 1)
-        chooses = SamplingGraph.of(how.sampling, how.bans)
+        decides = decisions_of(self._device) is not None
+        chooses = SamplingGraph.of(how.sampling, how.bans, decides=decides)
         feedback = Feedback(self._layout, self._inputs.batch, self._room, chooses)
         key = chooses, depth
         if key not in self._chained:

@@ -15,12 +15,15 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.control.conditional_nodes import CudaDecisions
 from tercet.backends.cuda.driver import step as stepping
 from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.backends.numpy import evaluate
+from tercet.runtime.control.if_step import Branches
 from tercet.runtime.options import Options, Precision
+from tercet.runtime.plan.backend import Run, View
 from tercet.runtime.plan.plan import Plan
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
@@ -67,6 +70,13 @@ def following(
         (chain,) = decoder.store._chained.values()
         assert not chain._moves, "everything is written in its place"
         yield chain._plan
+
+
+class Undecided(CudaDecisions):
+    """Plans both branches of an If, and takes neither."""
+
+    def choose(self, cond: View, then: Run, other: Run) -> Run:
+        return lambda stream: None
 
 
 def kernels(plan: Plan) -> list[str]:
@@ -199,6 +209,20 @@ def test_a_step_is_of_this_device_alone(
     with following(HALF, sampling, monkeypatch) as plan:
         assert {row.backend for row in plan.rows if row.kind == "step"} == {"cuda"}
         assert not [row for row in plan.rows if row.kind in ("copy", "reformat")]
+
+
+def test_tokens_are_drawn_from_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device takes the branch that looks at all of them only if it has to."""
+    sampling = SamplingSettings(0.8, top_k=40, top_p=0.9)
+    decisions = property(lambda device: Undecided(device))
+    monkeypatch.setattr(EmulatedDevice, "decisions", decisions, raising=False)
+    write(tmp_path / "decoder.onnx", DecoderSizes(64, 128, 1, 2, 2, 640), Packing(4, 32))
+    with following(tmp_path / "decoder.onnx", sampling, monkeypatch) as plan:
+        (branches,) = (row.step for row in plan.rows if isinstance(row.step, Branches))
+        few, everything = ([r for r in b.rows if r.kind == "step"] for b in branches.bodies)
+        assert {row.backend for row in (*few, *everything)} == {"cuda"}
+        assert len(few) == 4 < len(everything)
+        assert not any("640" in row.kernel for row in few)
 
 
 def test_all_kernels_of_a_greedy_step_start_early(monkeypatch: pytest.MonkeyPatch) -> None:

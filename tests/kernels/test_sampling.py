@@ -21,7 +21,7 @@ from .emulator import needs_compiler
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_every_node_has_a_kernel(how: SamplingSettings) -> None:
-    rows = planned(graph_of(SamplingGraph.of(how), np.float16)).rows
+    rows = planned(graph_of(SamplingGraph.of(how, decides=False), np.float16)).rows
     assert {row.backend for row in rows if row.kind == "step"} == {"cuda"}
 
 
@@ -37,6 +37,6 @@ def test_tokens_are_those_of_the_host(how: SamplingSettings, emulated: CudaBacke
 @pytest.mark.parametrize("batch", [1, 8, 32])
 def test_the_greatest_of_a_vocabulary_are_found_in_three_launches(batch: int) -> None:
     """Those of chunks, those of these, and their order."""
-    graph = graph_of(SamplingGraph.of(HOWS[7]), np.float16, batch, 128256)
+    graph = graph_of(SamplingGraph.of(HOWS[7], decides=False), np.float16, batch, 128256)
     found = [x for x in launches(planned(graph)) if x.entry in ("thin_out", "top_k", "merge_runs")]
     assert [launch.entry for launch in found] == ["thin_out", "thin_out", "top_k"]
