@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import prod
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import float32
+from ....runtime.ir.dtypes import bfloat16, float16, float32
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.elementwise import Cast
@@ -19,7 +19,6 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..codegen.stages import head_of
-from ..gemm.atoms import HALVES
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -91,7 +90,7 @@ def _cast_behind(graph: Graph, norm: Node, free: Set[Node]) -> Node | None:
     reader = graph.sole_consumer(norm.output)
     if reader is None or reader not in free or not isinstance(reader.op, Cast):
         return None
-    return reader if reader.output.tensor.dtype in HALVES else None
+    return reader if reader.output.tensor.dtype in (float16, bfloat16) else None
 
 
 def _is_of_rows(graph: Graph, norm: Node) -> bool:
