@@ -163,12 +163,15 @@ def test_layers_take_two_runners(tercet: Tercet) -> None:
     assert "between two runners, not 1" in done.err
 
 
-@pytest.mark.parametrize("command", ["compare", "compare --layers", "bisect", "profile"])
+@pytest.mark.parametrize(
+    "command", ["compare", "compare --layers", "bisect", "profile", "inspect", "export"]
+)
 def test_shapes_that_contradict_the_file(tercet: Tercet, command: str) -> None:
     name, *options = command.split()
-    done = tercet(name, "classifier.onnx", *options, "--shape", "image=1x3x9x8")
+    written = ["out.onnx"] if name == "export" else []
+    done = tercet(name, "classifier.onnx", *written, *options, "--shape", "image=1x3x9x8")
     assert done.code == 2
-    assert "input 'image' has shape [1, 3, 9, 8]; axis 2 must be 8" in done.err
+    assert "--shape image=1x3x9x8: axis 2 must be 8; the model expects image: " in done.err
 
 
 def test_bisect_without_a_fault(tercet: Tercet) -> None:

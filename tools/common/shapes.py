@@ -108,15 +108,22 @@ def _needs(infos: Infos) -> dict[str, int]:
 
 
 def bind_sizes(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-    """Record the sizes of symbols implied by a given shape."""
+    """Record the sizes of symbols implied by a given shape.
+
+    Raises:
+        InputError: the shape contradicts that of the input.
+    """
     if info.shape is None:
         return
     if len(info.shape) != len(shape):
         reason = f"{len(shape)} axes; the model expects {info}"
         raise rules.unfit(InputError, "shapes", reason, {info.name: shape})
-    for symbol, size in zip(info.shape, shape, strict=True):
-        if isinstance(symbol, str):
-            sizes.setdefault(symbol, size)
+    for axis, (wanted, size) in enumerate(zip(info.shape, shape, strict=True)):
+        if isinstance(wanted, str):
+            sizes.setdefault(wanted, size)
+        elif wanted is not None and wanted != size:
+            reason = f"axis {axis} must be {wanted}; the model expects {info}"
+            raise rules.unfit(InputError, "shapes", reason, {info.name: shape})
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
