@@ -51,7 +51,7 @@ def with_own(options: Options, name: str, opener: Callable[..., Any]) -> Options
 
 
 def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) -> None:
-    """Raise UsageError for an algorithm in `options` that no backend has, or for another operator.
+    """Raise UsageError for an algorithm in `options` that no backend, or not that operator, has.
 
     Args:
         options: `Options.conv` and `Options.algorithms` name algorithms.
@@ -81,9 +81,9 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
 def check_nodes(
     options: Options, graphs: Iterable[Graph], openers: Iterable[Callable[..., Any]]
 ) -> None:
-    """Raise UsageError for a node in `Options.algorithms` that there is not, or has no such one.
+    """Raise UsageError for a node in `Options.algorithms` that is missing, or lacks the algorithm.
 
-    Names of operators are accepted whether or not there are such nodes.
+    Names of operators are accepted whether or not the graphs have such nodes.
 
     Args:
         options: see `check_algorithms`.
@@ -101,12 +101,14 @@ def check_nodes(
             continue
         if node not in kinds:
             hint = did_you_mean(node, (*kinds, *(name for _, name in OPERATORS)))
-            raise unfit(UsageError, "algorithms", f"the model has no node '{node}'{hint}")
+            reason = f"the model has no node '{node}'{hint}"
+            raise unfit(UsageError, "algorithms", reason, {node: names})
         known = _known(tables, kinds[node])
         for name in _plain(names):
             if name not in known:
-                about = f"{' and '.join(kinds[node])} has no algorithm '{name}'"
-                raise unfit(UsageError, "algorithms", about + _among(name, known), {node: names})
+                kind = " and ".join(kinds[node])
+                reason = f"{kind} has no algorithm '{name}'{_among(name, known)}"
+                raise unfit(UsageError, "algorithms", reason, {node: names})
 
 
 def _plain(names: str) -> list[str]:
@@ -115,7 +117,7 @@ def _plain(names: str) -> list[str]:
 
 
 def _among(name: str, known: Iterable[str]) -> str:
-    """Return a hint, and the names that there are."""
+    """Return a hint at the name that was meant, and the known ones."""
     known = [*known]
     return f"{did_you_mean(name, known)} (algorithms: {', '.join(known)})"
 
