@@ -20,8 +20,8 @@ KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
 #: The number of GPU tests that are not run, as no GPU can be used.
 LEFT_OUT = pytest.StashKey[int]()
-# Names a pass that leaves a broken graph. Those that have nothing to rewrite, which graphs of other
-# sizes take in turn, are all run by the tests of passes.
+# Names a pass that leaves a broken graph. Of the passes that have nothing to rewrite, every fourth
+# is run, others in graphs of other sizes; tests of passes run all of them.
 os.environ["TERCET_VERIFY_PASSES"] = "4"
 # For numpy, which nothing here may import earlier: threads of OpenBLAS sleep while they wait. By
 # default they take a core from another process's tests meanwhile, for 2**26 ticks.

@@ -37,7 +37,7 @@ def _pass(name: str, reason: str, *, run: str = "", at: str = "", narrow: bool =
     return Pass(name, InModule(module, function or "run"), reason, groups, narrow)
 
 
-#: Operators one of which moves elements in any permutation, or has moved them.
+#: A graph in which elements are moved, or were before other passes, has one of these operators.
 _MOVERS = "Transpose Slice Split Concat Gather ReduceSum RotaryEmbedding"
 #: Passes that may change weights: they run once per model, while shapes are symbolic.
 SYMBOLIC_PASSES: tuple[Pass, ...] = (

@@ -21,8 +21,8 @@ from .editing import Builder, drop, dtype_of, shape_of, size_of, static_dims, st
 
 #: How many filters there are at most for a channel that is repeated: their sums are added to all.
 _FILTERS = 2
-#: Elements that images have at least, resized, for convolutions before: of fewer, each launch more
-#: takes longer than to store and to read them.
+#: Minimum elements of resized images for convolutions before: to store and to read fewer takes less
+#: time than another launch.
 _LARGE = 1 << 20
 
 
@@ -32,9 +32,9 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Statistics beside each frame (attentive pooling of ECAPA-TDNN), features of a whole cloud beside
     those of each point (PointNet), or of a whole image (DeepLab) are convolved once. Likewise,
     ``conv(concat(x, resize(z)))`` is ``conv(x) + resize(conv(z))`` where z has fewer pixels and no
-    fewer channels than there are filters (heads of SegFormer and HRNet, DPT), as a convolution of
-    single pixels and one of positions do not depend on each other's order. Not in float16, which
-    may lack a term of a sum that it has; see `multiply_early`.
+    fewer channels than there are filters (heads of SegFormer and HRNet, DPT): a resize weighs
+    positions, a convolution of single pixels weighs channels, in either order. Not in float16,
+    which may lack a term of a sum that it has; see `multiply_early`.
     """
     for node in list(graph.nodes):
         if node not in graph or not isinstance(node.op, Conv):

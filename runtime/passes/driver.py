@@ -28,8 +28,8 @@ _FEWEST_REWRITES = 1000
 #: Precisions that are half.
 _NARROW = ("float16", "bfloat16")
 
-#: Environment variable: have the graph verified after each pass that changed it, and one of so many
-#: passes run that have nothing to rewrite.
+#: Environment variable: verify the graph after each pass that changed it, and of the passes that
+#: have nothing to rewrite run every Nth, where it is a number N, to see that they rewrite nothing.
 VERIFY = "TERCET_VERIFY_PASSES"
 
 #: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it

@@ -60,9 +60,7 @@ def test_results(proto: ModelProto, feeds: dict[str, Array], emulated: CudaBacke
 def test_results_are_those_of_numpy(
     proto: ModelProto, feeds: dict[str, Array], emulated: CudaBackend
 ) -> None:
-    """Labels in any case, of trees all, whose sums of float32 are exact in whatever order, and
-    what trees decide by.
-    """
+    """Labels, features that trees compare, and all of trees, whose sums of float32 are exact."""
     exact = proto.graph.name.startswith(("Tree", "Scaler"))
     for mine, numpys in zip(*both(proto, feeds, emulated), strict=True):
         if mine.dtype.kind == "i" or (exact and mine.dtype == np.float32):

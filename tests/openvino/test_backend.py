@@ -309,7 +309,7 @@ def test_callers_at_one_time(opened: Callable[..., Any]) -> None:
 def test_a_forked_process_is_told_at_once_and_ends(others: int, tmp_path: Path) -> None:
     """Also where no `os._exit` ends it, so that all that it has of OpenVINO would be destroyed.
 
-    A destructor of a library that waits for a thread may be one that waits for ever.
+    A library's destructor that waits for a thread may wait forever.
     """
     (tmp_path / "m.onnx").write_bytes(small().SerializeToString())
     source = """

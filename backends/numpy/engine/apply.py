@@ -80,7 +80,7 @@ def _record_elementwise(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
 
 
 def _columns(share: Sequence[Block]) -> Iterator[Block]:
-    """Yield blocks, cut into columns if rows are so short that starting a loop over one is most."""
+    """Yield blocks, cut into columns if rows are so short that starting loops takes most time."""
     for block in share:
         count = lengths(block)
         if count[-1] > SHORT or prod(count[:-1]) < MANY:
@@ -174,7 +174,7 @@ def _pieces(target: Array, view: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _is_one_axis(x: Array) -> bool:
-    """Whether the last two axes are one with the same strides."""
+    """Whether the last two axes can be merged without a copy."""
     return x.strides[-2] == x.shape[-1] * x.strides[-1]
 
 

@@ -19,9 +19,9 @@ R = TypeVar("R")
 
 
 def prepared(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Remember what a function returns for an operator and other arguments, by its identity.
+    """Remember what a function returns for an operator, by identity, and other arguments.
 
-    Its attributes, of which there may be millions, are neither hashed nor compared.
+    The operator's attributes may have millions of elements: they are neither hashed nor compared.
     """
     memory: dict[tuple[Any, ...], tuple[Any, R]] = {}
 

@@ -312,8 +312,8 @@ def hard_sigmoid(x: Array, alpha: float, beta: float, *, out: Array) -> None:
 def sign(x: Array, *, out: Array) -> None:
     """Return -1, 0 or 1; NaN for NaN.
 
-    numpy's takes ten times as long for floats. The smallest float32 times `_LARGE` squared is
-    above 1, and the smallest float64.
+    numpy's takes ten times as long for floats. Times `_LARGE` squared, even the smallest positive
+    number of the dtype is above 1.
     """
     large = _LARGE.get(x.dtype)
     if large is None:

@@ -1,4 +1,4 @@
-"""Reductions of short rows, which numpy makes row by row: starting a loop takes longer than it.
+"""Reductions of short rows, for which numpy starts a loop each: that takes longer than the loop.
 
 Rows are transposed and combined as wholes, in the order in which numpy combines those of a row.
 """

@@ -16,8 +16,8 @@ from ..engine.registry import kernel
 BLOCK = 1 << 24
 #: Rows of at least as many times the elements that TopK selects are partitioned before sorting.
 FEW = 4
-#: Elements of each group of which the best is found, at most; of which a row has as many as TopK
-#: selects, at least; and elements of a row from which rows are searched one by one.
+#: Maximum elements of a group of which the best is found; minimum elements of a row for each that
+#: TopK selects, for groups; and minimum elements of rows that are searched one by one.
 GROUP, FEWEST, LONG = 64, 8, 1 << 12
 
 
@@ -87,8 +87,8 @@ def _top_of_long(rows: Array, count: int, largest: bool) -> Array | None:
 def _top(row: Array, count: int, largest: bool) -> Array | None:
     """Return the sorted indices of the top elements; None if there is a NaN.
 
-    Of as many groups as that, each has an element among those that are at least the least of the
-    groups' own best: no others are sorted.
+    The best elements of `count` groups are at least as good as the last of these, the limit. So
+    all top elements are, and no others are sorted.
     """
     size = min(GROUP, len(row) // (2 * count))
     groups, rest = row[: len(row) // size * size].reshape(size, -1), row[len(row) // size * size :]

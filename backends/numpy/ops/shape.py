@@ -81,7 +81,7 @@ def trilu(op: ops.Trilu, x: Array, k: Array | None = None, *, out: Array) -> Non
     distance = np.arange(1 - rows, columns)
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     kept = distance >= diagonal if op.upper else distance <= diagonal
-    # Each row of the matrix begins at one diagonal.
+    # The mask of each row is a window of `kept`; that of the last row is the first one.
     word = WORDS.get(x.dtype.itemsize)
     if word is None or x.dtype == string:
         matrix = sliding_window_view(kept, columns)[::-1]

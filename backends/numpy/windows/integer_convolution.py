@@ -174,9 +174,8 @@ class IntegerConvolution:
                 if shift.dtype != float32:
                     given, shift = shift, np.empty((), float32)
                     tape.append(partial(np.copyto, shift, given))
-                tape.append(
-                    partial(np.subtract, pixels, shift, out=pixels)
-                )  # rows of images are short
+                # Gaps, which are filled next, too: a call for each short row would take longer.
+                tape.append(partial(np.subtract, pixels, shift, out=pixels))
         tape.extend(partial(gap.fill, 0) for gap in margins(pixels, covered.at))
         return pixels
 
