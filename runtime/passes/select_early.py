@@ -176,20 +176,22 @@ class _Selections:
         for old, result in zip(maker.outputs, new.outputs, strict=True):
             if (own := equal.get(old)) is None:
                 continue
-            if selection.drops:
-                place = add.integers((selection.axis,), "axis")
-                result = Builder(self.graph, own, own.name, (own,))(Squeeze(), result, place)
-            self.graph.replace(own, (result,))
+            reader = own.node
+            if own.drops:
+                place = add.integers((own.axis,), "axis")
+                at = Builder(self.graph, reader, reader.name, (reader,))
+                result = at(Squeeze(), result, place)
+            self.graph.replace(reader, (result,))
         drop(self.graph, maker)
         self.graph.rename(new, maker.name)
         return f"'{node.name}' selects before {type(maker.op).__name__} '{maker.name}'"
 
-    def _of_all_results(self, maker: Node, selection: _Selection) -> dict[Value, Node]:
-        """Return the only readers of a node's results if all make this selection, or {}.
+    def _of_all_results(self, maker: Node, selection: _Selection) -> dict[Value, _Selection]:
+        """Return the only readers of a node's results if all select the same rows, or {}.
 
         Several results are the parts of a Split, whose rows are those of its operand.
         """
-        found = dict[Value, Node]()
+        found = dict[Value, _Selection]()
         for value in filter(self.graph.is_read, maker.outputs):
             reader = self.graph.sole_consumer(value)
             own = None if reader is None else _Selection.of(reader)
@@ -197,7 +199,7 @@ class _Selections:
                 return {}
             if (own.key, own.axis) != (selection.key, selection.axis):
                 return {}
-            found[value] = reader
+            found[value] = own
         return found if len(found) == 1 or isinstance(maker.op, Split) else {}
 
     def _is_computed(self, queries: Value | None, selection: _Selection) -> bool:

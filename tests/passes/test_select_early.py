@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.gather import Gather, GatherND
@@ -16,8 +17,9 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.passes import select_early
 
-from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, passed
 
 BATCH, ROWS, WIDTH = 2, 10, 8
 
@@ -153,6 +155,22 @@ def test_both_parts_of_a_gated_layer(select: Build) -> None:
     after, _ = optimised(graph)
     assert "Split" not in kinds(after)
     assert rows_of(after, "MatMul") == [3 if select is several else 1] * 3
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("places", [(2, [2]), ([2], 2), (-1, -1), ([-1], [-1])], ids=str)
+def test_rows_of_all_parts_of_a_split(places: tuple[Any, Any]) -> None:
+    """One may drop the axis that another keeps."""
+    graph = make(lambda g, x: apply(g, Sigmoid(), x), (BATCH, ROWS, WIDTH))
+    parts = graph.insert(Split(axis=-1, num_outputs=2), [graph.outputs["y"]], 2).outputs
+    chosen = (
+        apply(graph, Gather(axis=1), part, np.array(place))
+        for part, place in zip(parts, places, strict=True)
+    )
+    graph.set_outputs(dict(zip("yz", chosen, strict=True)))
+    infer(graph)
+    after, said = passed(graph, select_early.run, "float32")
+    assert len(said) == 2
     assert_same(graph, after)
 
 
