@@ -28,6 +28,8 @@ from .node_writer import NodeWriter
 
 #: Stands for a token that is not there.
 _NONE = -1
+#: Sequences have no greater tokens.
+_GREATEST = np.iinfo(np.int64).max
 
 
 def banned(
@@ -52,7 +54,7 @@ def banned(
     if logits.tensor.dtype not in (float32, float64):
         logits = add(Cast(to=float32), logits)
     writer, vocabulary = _BanWriter(add, logits, tokens, last), logits.tensor.dims[-1]
-    words = [word for word in bans.words if word[-1] < vocabulary]
+    words = [word for word in bans.words if word[-1] < vocabulary and max(word) <= _GREATEST]
     longer = [word for word in words if len(word) > 1]
     always = [token for token in bans.always if token < vocabulary]
     writer.ban([*always, *(word[0] for word in words if len(word) == 1)], None)

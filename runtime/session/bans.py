@@ -51,10 +51,8 @@ class TokenBans:
         return found
 
     def apply(self, scores: Array, seen: Sequence[int], least: int = 0) -> Array:
-        """Return scores [vocabulary] as float64, -inf for forbidden tokens; see `tokens`."""
-        scores = scores.astype(np.float64)
-        scores[[token for token in self.tokens(seen, least) if token < scores.size]] = -np.inf
-        return scores
+        """Return scores [vocabulary], as float64, without forbidden tokens; see `tokens`."""
+        return without(scores, [token for token in self.tokens(seen, least) if token < scores.size])
 
     def _words_after(self, seen: Sequence[int]) -> Iterator[int]:
         for *start, last in self.words:
@@ -68,6 +66,13 @@ class TokenBans:
         for end in range(size, len(seen)):
             if list(seen[end - size : end]) == last:
                 yield seen[end]
+
+
+def without(scores: Array, tokens: Sequence[int]) -> Array:
+    """Return scores [vocabulary] as float64, -inf for some tokens; NaN stays, as in `ban_graph`."""
+    scores = scores.astype(np.float64)
+    scores[tokens] = np.minimum(scores[tokens], -np.inf)
+    return scores
 
 
 #: Every token may come next.

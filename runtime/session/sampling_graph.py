@@ -107,7 +107,8 @@ class SamplingGraph:
             if name in found:
                 found[name][...] = value
         if following.least and LEAST in found:
-            found[LEAST][:, 0] = following.least
+            longest = room + 1  # a state has no longer sequences
+            found[LEAST][:, 0] = [min(each, longest + 1) for each in following.least]
         if self.draws:
             count = room + 1 - length
             count = count if following.limit is None else min(count, following.limit)

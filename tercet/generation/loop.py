@@ -10,6 +10,7 @@ import numpy as np
 
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
+from ..runtime.session.bans import without
 from ..runtime.session.decoding import Decoder, Greedy
 from ..runtime.session.sampling import NOT_FINITE, SamplingSettings
 from .bans import Bans
@@ -186,11 +187,9 @@ class GenerationLoop:
     def _choose(self, row: BatchRow, scores: Array, draw: float) -> int:
         if scores.dtype == np.float16:
             scores = scores.astype(np.float32)  # comparing float16 is slow in numpy
+        if banned := self._check_bans(row, scores.size):
+            scores = without(scores, banned)
         _check(row, is_finite=bool(np.isfinite(scores.max())))
-        banned = self._check_bans(row, scores.size)
-        if banned:
-            scores = scores.astype(np.float64)
-            scores[banned] = -np.inf
         return self.sampling.choose(scores, row.seen, draw)
 
     def _check_bans(self, row: BatchRow, vocabulary: int) -> list[int]:

@@ -17,7 +17,7 @@ from tercet.runtime.options import Options
 from tercet.runtime.session.bans import NO_BANS, TokenBans
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.node_writer import NodeWriter
-from tercet.runtime.session.sampling import Following, SamplingSettings
+from tercet.runtime.session.sampling import NOT_FINITE, Following, SamplingSettings
 from tercet.runtime.session.sampling_graph import SamplingGraph
 
 from ..generation.draws import DRAWS
@@ -42,8 +42,8 @@ def graph_of(
     types = chooses.types(batch, ROOM).items()
     state = {name: graph.add_input(name, type_) for name, type_ in types}
     add = NodeWriter(graph)
-    token, _ = chooses(add, logits, state, tokens, last, count)
-    graph.set_outputs({"token": token})
+    token, greatest = chooses(add, logits, state, tokens, last, count)
+    graph.set_outputs({"token": token, "greatest": greatest})
     graph.sweep()
     for value in graph.inputs:
         if not value.consumers:
@@ -63,20 +63,27 @@ def logits_of(
 
 
 def sampled(
-    model: Model, how: SamplingSettings, logits: Array, seed: int, bans: TokenBans = NO_BANS
+    model: Model,
+    how: SamplingSettings,
+    logits: Array,
+    seed: int,
+    bans: TokenBans = NO_BANS,
+    least: tuple[int, ...] = (),
 ) -> tuple[Array, Array]:
     """Return the tokens of a model of `graph_of`, and those of the host, [batch]."""
     batch, vocabulary = logits.shape
     tokens = np.random.default_rng(seed).integers(0, vocabulary, (batch, ROOM + 1))
     tokens[:, READ - 3 : READ + 1] = tokens[:, 1:5]
-    following = Following(how, seed, bans=bans, least=tuple(range(READ, READ + batch)))
+    least = least or tuple(range(READ, READ + batch))
+    following = Following(how, seed, bans=bans, least=least)
     state = SamplingGraph.of(how, bans).state(following, batch, ROOM, READ)
     feeds = {"logits": logits, "tokens": tokens, "count": np.array([READ]), **state}
     feeds["last"] = np.full((batch, 1), READ)
-    found = model.run({info.name: feeds[info.name] for info in model.inputs})["token"]
+    found = model.run({info.name: feeds[info.name] for info in model.inputs})
+    token, greatest = (np.asarray(found[name]) for name in ("token", "greatest"))
     seen = tokens[:, : READ + 1].tolist()
     wanted = following.tokens(logits, seen, how.draws(batch, seed, 1)[:, 0])
-    return np.asarray(found)[:, 0], wanted
+    return np.where(np.isfinite(greatest), token, NOT_FINITE)[:, 0], wanted
 
 
 @pytest.mark.parametrize("backend", ["numpy", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -91,6 +98,28 @@ def test_tokens_are_those_of_the_host(
         for seed, spread in enumerate((0.0, 0.05, 1.0, 3.0)):
             logits = logits_of(dtype, spread, seed)
             np.testing.assert_array_equal(*sampled(model, how, logits, seed, bans))
+
+
+@pytest.mark.parametrize(
+    ("bans", "least"),
+    [
+        (TokenBans(words=((2**63, 3), (5, 2**70))), 0),
+        (TokenBans(ends=(3, 2**70)), 2**70),
+        (TokenBans(always=(2**70, 3)), 0),
+        (TokenBans(repeated=2**70), 0),
+        (TokenBans(always=tuple(range(9))), 0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("forbidden", [0.0, np.inf, np.nan])
+def test_extremes_are_those_of_the_host(bans: TokenBans, least: int, forbidden: float) -> None:
+    """Numbers that no token has; forbidden tokens with infinite scores, or with none."""
+    logits = np.arange(18, dtype=np.float32).reshape(2, 9)
+    logits[0, 3] = forbidden
+    graph = graph_of(SamplingGraph.of(SamplingSettings(), bans), np.float32, 2, 9)
+    with Model(graph, open_backends("numpy", Options()), Options(), evaluate) as model:
+        found, wanted = sampled(model, SamplingSettings(), logits, 0, bans, (least, least))
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_settings_are_data() -> None:
