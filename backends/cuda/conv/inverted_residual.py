@@ -26,6 +26,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
+from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16x3 import filter_refusal
@@ -421,17 +422,5 @@ def _code(p: ResidualProblem, first: Epilogue | None = None) -> str:
     """
     first = first or (p.expansion or p.filtering).epilogue
     named = {"expanded": first, "filtered": p.filtering.epilogue}
-    bodies = [f"namespace {name} {{\n{_body(one)}\n}}" for name, one in named.items()]
-    last = p.layers[-1].epilogue
-    code = (*(one.code for one in named.values()), last.code)
-    headers = dict.fromkeys(line for one in code for line in one.splitlines() if _is_header(line))
     atom = (F16X3 if p.wide else atom_of(p.x.dtype)).code()
-    return "\n".join((atom, *headers, *bodies, _body(last)))
-
-
-def _body(epilogue: Epilogue) -> str:
-    return "\n".join(line for line in epilogue.code.splitlines() if not _is_header(line))
-
-
-def _is_header(line: str) -> bool:
-    return line.startswith("#include")
+    return f"{atom}\n{in_namespaces(named, p.layers[-1].epilogue)}"
