@@ -83,6 +83,8 @@ UNFOLDED = 16
 #: estimated to take up to 5.5 us, with windows of nine elements.
 OF_WARP, OF_CHUNK, OF_SENT = 0.12, 0.3, 0.01
 SHORT, WINDOW = 5.5, 9
+#: The same of float32, but for warps. Fitted to 72 forms of 9 blocks.
+OF_CHUNK_WIDE, OF_SENT_WIDE, SHORT_WIDE = 0.9, 0.19, 10.0
 #: Factor of the estimate of forms whose warps load pixels once for all windows. Fitted to seven
 #: forms of MobileNetV2's first block in float16 at batch 32 on an H200.
 ROLLED = 1.18
@@ -362,7 +364,8 @@ def settled(p: ResidualProblem, best: Form, time: float) -> Form:
         time: this estimate in microseconds.
     """
     windows = prod(p.filtering.view.kernel)
-    if p.wide or not p.projection or windows > WINDOW or time > SHORT:
+    short = SHORT_WIDE if p.wide else SHORT
+    if not p.projection or windows > WINDOW or time > short:
         return best
     together = (form for form in forms(p) if _together(p, form) <= form.resident(p))
     return min(together, key=lambda form: (_short_time(p, form), str(form)), default=best)
@@ -377,6 +380,8 @@ def _short_time(p: ResidualProblem, form: Form) -> float:
     """Return the estimate of a form whose blocks start at once, to compare with others."""
     chunks = ceil_div(ceil_div(p.hidden, form.chunk), form.split)
     sent = form.bands * 16 * p.width * 4 / 1024 if form.split > 1 else 0.0
+    if p.wide:
+        return time_of(p, form) + OF_CHUNK_WIDE * chunks + OF_SENT_WIDE * sent
     warps = form.warps(p) * _together(p, form)
     return time_of(p, form) + OF_WARP * warps + OF_CHUNK * chunks + OF_SENT * sent
 
