@@ -7,7 +7,8 @@ struct Fours {
     // Those of a thread, at most; whether all have the same operands, as they are in the same columns; and whether there are
     // registers for the operands of all.
     static constexpr int MOST = ((SPLIT == CLUSTER ? ITEMS : 2 * ITEMS) + CONSUMERS - 1) / CONSUMERS;
-    static constexpr bool ALIKE = (Z0 == 0 || Z0 == 2) && (Z1 == 0 || Z1 == 2), ONCE = ALIKE || MOST <= 4;
+    static constexpr bool BY_COLUMN = (Z0 == 0 || Z0 == 2) && (Z1 == 0 || Z1 == 2);
+    static constexpr bool ALIKE = BY_COLUMN && CONSUMERS % (BN / 4) == 0, ONCE = ALIKE || MOST <= 4;
     int begin, end;
     Operands<4> of[ALIKE || !ONCE ? 1 : MOST];
 
