@@ -47,7 +47,7 @@ MIN_PIXELS = 32
 #: Warpgroups; rows of a block, at most, and in float32, where more spill registers: with more,
 #: ResNet-50 in float16 takes 2 to 4 % more time at batch 4; registers of a multiprocessor, and of a
 #: thread for other things than sums.
-GROUPS, MAX_ROWS, MAX_ROWS_WIDE, REGISTERS, OTHER = (2, 4), 64, 56, 1 << 16, 72
+GROUPS, MAX_ROWS, MAX_ROWS_WIDE, REGISTERS, OTHER = (2, 4), 64, 48, 1 << 16, 72
 #: Share of the clusters that would fit which start together.
 STARTING = 0.95
 #: Bytes that a block of 16-bit floats reads, at most: with more, ResNeXt-50 takes up to 6 % more
