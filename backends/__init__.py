@@ -216,9 +216,7 @@ def check_options(
 
 
 def check_algorithms_of_nodes(options: Options, *graphs: Graph) -> None:
-    """Raise UsageError for a name in `Options.algorithms` that no node has.
-
-    Or for an algorithm that no backend has for a node of this name.
+    """Raise UsageError for a node in `Options.algorithms` that is missing, or lacks the algorithm.
 
     Args:
         options: the user's.
