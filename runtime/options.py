@@ -148,7 +148,8 @@ def _passes(name: str, value: Any) -> tuple[str, ...]:
         for each in found:
             if each not in known:
                 hint = did_you_mean(each, known)
-                reason = f"there is no pass '{each}'{hint} (passes: {', '.join(known)})"
+                where = "`tercet inspect MODEL --passes` lists those that rewrite a model"
+                reason = f"there is no pass '{each}'{hint or f'; {where}'}"
                 raise arguments.unfit(UsageError, name, reason)
     return found
 
