@@ -164,6 +164,7 @@ def test_input_shapes(shapes, dims, expected) -> None:
         (["x=2x3"], [], "shapes={'x': (2, 3)}", "--shape x=2x3"),
         (["2x3"], [], "shapes=(2, 3)", "--shape 2x3"),
         ([], ["m=4"], "dims={'m': 4}", "--dim m=4"),
+        (["x=2"], ["n=3"], "shapes={'x': (2,)}", "--shape x=2"),
     ],
 )
 def test_shapes_that_do_not_fit_are_shown_as_they_are_written(

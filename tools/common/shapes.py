@@ -31,15 +31,17 @@ def input_shapes(
         dims: ``symbol=size``.
 
     Raises:
-        InputError: the model has no such input or symbol, or a shape contradicts it.
+        InputError: the model has no such input or symbol, or a shape contradicts it or `dims`.
         UsageError: a string is not a shape or size.
     """
     given = {name: _parse_shape(text) for name, text in _by_input(shapes, infos, "shapes").items()}
     sizes = _parse_dims(dims, infos)
     found: dict[str, tuple[int, ...]] = {}
+    asked = dict(sizes)
     for info in infos:
         if info.name in given:
             bind_sizes(info, given[info.name], sizes)
+            _check_asked(info, given[info.name], asked)
     sizes = _needs(infos) | sizes
     for info in infos:
         if info.name in given:
@@ -123,6 +125,14 @@ def bind_sizes(info: TensorInfo, shape: tuple[int, ...], sizes: dict[str, int]) 
             sizes.setdefault(wanted, size)
         elif wanted is not None and wanted != size:
             reason = f"axis {axis} must be {wanted}; the model expects {info}"
+            raise rules.unfit(InputError, "shapes", reason, {info.name: shape})
+
+
+def _check_asked(info: TensorInfo, shape: tuple[int, ...], asked: Mapping[str, int]) -> None:
+    """Raise InputError if a given shape contradicts a given size of a symbol."""
+    for axis, (symbol, size) in enumerate(zip(info.shape or (), shape, strict=False)):
+        if isinstance(symbol, str) and asked.get(symbol, size) != size:
+            reason = f"axis {axis} is '{symbol}', which is {asked[symbol]} by --dim (dims)"
             raise rules.unfit(InputError, "shapes", reason, {info.name: shape})
 
 
