@@ -134,7 +134,19 @@ def _of_resize(node: Node) -> Parts:
     """Sizes may count channels, but only all axes together."""
     assert isinstance(node.op, Resize)
     axes = normalize_axes(node.op.axes or (), len(shape_of(node.inputs[0]) or ()))
-    return None if 1 in axes else _of_first(node)
+    return None if 1 in axes or rescales(node, 1) else _of_first(node)
+
+
+def rescales(resize: Node, *axes: int) -> bool:
+    """Whether a Resize scales some axes, even if it keeps their sizes: 2.8 rounds down to 2."""
+    op, scales = resize.op, (*resize.inputs, None, None)[2]
+    assert isinstance(op, Resize)
+    if scales is None or not scales.tensor.size:
+        return False
+    rank = len(shape_of(resize.inputs[0]) or ())
+    scaled = range(rank) if op.axes is None else normalize_axes(op.axes, rank)
+    factors = [None] * len(scaled) if scales.data is None else scales.data.tolist()
+    return any(by != 1 for axis, by in zip(scaled, factors, strict=True) if axis in axes)
 
 
 def _of_pad(node: Node) -> Parts:

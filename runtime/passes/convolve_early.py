@@ -16,6 +16,7 @@ from ..ops.cuts import axis_of
 from ..ops.elementwise import Add
 from ..ops.movement import Concat, Expand
 from ..ops.resize import Resize
+from .channels import rescales
 from .driver import Context
 from .editing import Builder, drop, dtype_of, shape_of, size_of, static_dims, static_size
 
@@ -145,7 +146,7 @@ def _part(graph: Graph, value: Value) -> Part:
     if isinstance(node.op, Expand):
         return Repeated(value, x) if set(before[2:]) == {1} else Part(value)
     crops = node.op.coordinate_transformation_mode == "tf_crop_and_resize"
-    if crops or node.op.mode == "cubic" or dtype_of(x) not in FLOATS:
+    if crops or node.op.mode == "cubic" or dtype_of(x) not in FLOATS or rescales(node, 0, 1):
         return Part(value)
     if set(before[2:]) == {1}:
         return Repeated(value, x)

@@ -143,11 +143,16 @@ def _layer_behind(graph: Graph, product: Node) -> tuple[_Layer, Value] | None:
 
 
 def _layer(product: Node | None, bias: Value | None, last: Node | None) -> _Layer | None:
-    """Return a layer if its weights are a constant matrix, and its bias has an element a column."""
+    """Return a layer if its weights are a constant matrix, and its bias has an element a column.
+
+    Convolutions need pixels and channels, products neither.
+    """
     if product is None or last is None or not isinstance(product.op, MatMul):
         return None
     rows, weights = product.operands
     if rows.is_constant or weights.data is None or weights.data.ndim != 2:
+        return None
+    if 0 in weights.data.shape or 0 in _dims(rows):
         return None
     if dtype_of(product.output) not in FLOATS or rank_of(rows) not in (3, len(_TO_IMAGE)):
         return None

@@ -122,3 +122,25 @@ def test_small_images_and_many_filters_are_convolved_as_they_are(
     monkeypatch.setattr(convolve_early, "_LARGE", 1)
     many = make(lambda g, x: head(g, x, filters=9), (2, 4, 6, 8))
     assert "convolve_early" not in optimised(many)[1].counts
+
+
+def rescaled(g: Graph, x: Value) -> Value:
+    """Channels between which a Resize interpolates, though their number stays."""
+    joined = apply(g, Concat(axis=1), grown(g, x, np.array([1, 1.2, 2, 2], np.float32)), x)
+    return apply(g, Conv(), joined, normal(4, 8, 1, 1), normal(4))
+
+
+def rescaled_pixel(g: Graph, x: Value) -> Value:
+    mean = apply(g, GlobalAveragePool(), x)
+    scales = np.array([1.4, 1, 6, 8], np.float32)
+    joined = apply(g, Concat(axis=1), apply(g, Resize(mode="linear"), mean, None, scales), x)
+    return apply(g, Conv(), joined, normal(4, 8, 1, 1), normal(4))
+
+
+@pytest.mark.parametrize("build", [rescaled, rescaled_pixel])
+def test_samples_and_channels_that_a_resize_mixes(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(convolve_early, "_LARGE", 1)
+    _, log = optimised(make(build, (2, 4, 6, 8)))
+    assert "convolve_early" not in log.counts

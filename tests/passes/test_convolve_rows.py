@@ -181,6 +181,15 @@ def expands(graph: Graph, x: Value) -> Value:
     return apply(graph, Conv(), image, normal(16, 2, 1, 1), normal(16))
 
 
-@pytest.mark.parametrize("build", [in_groups, other_pixels, expands])
+def of_nothing(graph: Graph, x: Value) -> Value:
+    """Rows without columns: a bias of each pixel."""
+    rows = apply(graph, Reshape(), x, np.array([2, 30, 8]))
+    none = apply(graph, Slice(), rows, np.array([8]), np.array([9]), np.array([2]))
+    y = apply(graph, Add(), apply(graph, MatMul(), none, normal(0, 16)), normal(16))
+    y = apply(graph, Reshape(), y, np.array([2, 5, 6, 16]))
+    return filtered(graph, apply(graph, Transpose(perm=(0, 3, 1, 2)), y))
+
+
+@pytest.mark.parametrize("build", [in_groups, other_pixels, expands, of_nothing])
 def test_other_layers_stay_products(build: Build) -> None:
     assert passed(make(build, SHAPE), convolve_rows.run, "float16")[1] == []
