@@ -95,3 +95,12 @@ def test_stacks_without_elements(dims: tuple[tuple[int, ...], tuple[int, ...]]) 
     a, b = (np.ones(each, np.float32) for each in dims)
     got = tercet.run_op("MatMul", a, b)
     np.testing.assert_array_equal(got, a @ b)
+
+
+@pytest.mark.parametrize(("groups", "kernel"), [(1, 1), (1, 3), (2, 1)])
+def test_convolutions_without_channels(groups: int, kernel: int) -> None:
+    x, w = np.ones((2, 0, 4, 5), np.float32), np.ones((6, 0, kernel, kernel), np.float32)
+    nodes = (node("Conv", ["x", "w"], "y", group=groups, pads=[kernel // 2] * 4),)
+    with tercet.load(model(nodes, {"x": x}, {"w": w}), stop_at=0) as loaded:
+        got = loaded.run({"x": x})["y"]
+    np.testing.assert_array_equal(got, np.zeros((2, 6, 4, 5), np.float32))

@@ -233,7 +233,8 @@ class _Convolution(ConvAlgorithm):
         for image, groups, part, box in self._blocks():
             tape: Tape = []
             inputs = x[image, groups.start * channels : groups.stop * channels]
-            columns = self.unfolding.fill(tape, bound, inputs, box)
+            count = groups.stop - groups.start
+            columns = self.unfolding.fill(tape, bound, inputs, count, box)
             outputs = slice(
                 groups.start * self.filters + part.start,
                 (groups.stop - 1) * self.filters + part.stop,

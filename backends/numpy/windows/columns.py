@@ -138,17 +138,18 @@ class Unfolding:
             matrix = scratch.take(groups * rows * maximum, dtype)
         return cls(window, spatial, channels, padded, matrix, ones)
 
-    def fill(self, tape: Tape, bound: Bound, image: Array, box: Block) -> Array:
+    def fill(self, tape: Tape, bound: Bound, image: Array, groups: int, box: Block) -> Array:
         """Record the calls that fill a matrix, and return the matrix.
 
         Args:
             tape: the calls.
             bound: the step's arrays.
             image: channels [groups * channels, *spatial] of whole groups of one image.
+            groups: how many.
             box: which outputs.
         """
         counts = lengths(box)
-        groups, rows = len(image) // self.channels, self.channels * prod(self.window.kernel)
+        rows = self.channels * prod(self.window.kernel)
         if self.matrix is None:
             shape = groups, rows, prod(counts)
             return image[(slice(None), *box)].reshape(shape, copy=False)
