@@ -60,10 +60,13 @@ class Bans:
         """Return the tokens forbidden behind the first new one.
 
         Args:
-            ends: end-of-text tokens.
+            ends: end-of-text tokens; none of them alone is a bad word.
         """
-        last = tuple(sorted(ends)) if self.least or self.least_new else ()
-        return TokenBans(self.always, self.words, self.repeated, last)
+        last = tuple(sorted(ends))
+        words = tuple(word for word in self.words if word[1:] or word[0] not in last)
+        return TokenBans(
+            self.always, words, self.repeated, last if self.least or self.least_new else ()
+        )
 
     def length(self, prompt: int) -> int:
         """Return the minimum length of a sequence with a prompt of so many tokens."""

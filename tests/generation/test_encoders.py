@@ -436,6 +436,8 @@ def test_a_text_of_maximum_length_ends_as_it_must(tmp_path: Path) -> None:
         (Bans(always=(4,), first=(5,)), [7], 0, {4, 5}),
         (Bans(always=(4,), first=(5,)), [7, 8], 1, {4}),
         (Bans(words=((2,), (7, 8), (9, 8))), [1, 7], 1, {2, 8}),
+        (Bans(words=((2,), (0,), (0, 0))), [1, 7], 1, {2}),
+        (Bans(words=((0,), (7, 0))), [1, 7], 1, {0}),
         (Bans(repeated=3), [1, 2, 3, 1, 2], 4, {3}),
         (Bans(repeated=1), [1, 2], 1, {1, 2}),
         (Bans(repeated=4), [1, 2], 1, set()),
