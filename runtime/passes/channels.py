@@ -145,8 +145,9 @@ def rescales(resize: Node, *axes: int) -> bool:
         return False
     rank = len(shape_of(resize.inputs[0]) or ())
     scaled = range(rank) if op.axes is None else normalize_axes(op.axes, rank)
-    factors = [None] * len(scaled) if scales.data is None else scales.data.tolist()
-    return any(by != 1 for axis, by in zip(scaled, factors, strict=True) if axis in axes)
+    if scales.data is None:
+        return not set(axes).isdisjoint(scaled)
+    return any(by != 1 for axis, by in zip(scaled, scales.data, strict=True) if axis in axes)
 
 
 def _of_pad(node: Node) -> Parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from ..ir.constraints import takes
 from ..ir.graph import Graph, Node, Value
 from ..ops.elementwise import Cast
 from ..ops.movement import Concat
@@ -40,12 +41,17 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
 
 def _source(graph: Graph, part: Value) -> object:
-    """Return the dtype from which a Cast widens a part for one reader; None for another part."""
+    """Return the dtype from which a Cast widens a part for one reader; None for another part.
+
+    None also for what ONNX joins only widened (float8, integers of four bits).
+    """
     cast = part.producer
     if cast is None or not isinstance(cast.op, Cast) or graph.sole_consumer(part) is None:
         return None
     before, after = dtype_of(cast.operands[0]), dtype_of(part)
     if before is None or after is None or before.itemsize >= after.itemsize:
+        return None
+    if not takes(Concat, before):
         return None
     return before if len(unviewed(cast.operands[0]).consumers) > 1 else None
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tercet.runtime.ir.dtypes import float16, float32
+from tercet.runtime.ir.dtypes import DType, float8e4m3fn, float16, float32, int4, int8
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Add, Cast, Tanh
+from tercet.runtime.ops.elementwise import Add, Cast, Neg, Tanh
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, join_casts
@@ -45,3 +45,16 @@ def test_states_are_widened_at_once(given: str, casts: int) -> None:
 @pytest.mark.parametrize("given", ["wf", "aaa", "wfw"])
 def test_others_stay(given: str) -> None:
     assert not passed(states(given), join_casts.run, "float32")[1]
+
+
+@pytest.mark.parametrize("dtype", [int4, float8e4m3fn, int8], ids=str)
+def test_parts_that_only_a_cast_lets_a_concat_take(dtype: DType) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        given = [apply(g, Cast(to=dtype), apply(g, op, x)) for op in (Tanh(), Neg())]
+        parts, others = ([apply(g, Cast(to=float32), v) for v in given] for _ in range(2))
+        return apply(g, Concat(axis=0), *parts, apply(g, Add(), *others))
+
+    graph = make(build, (1, 3))
+    after, said = passed(graph, join_casts.run, "float32")
+    assert len(said) == (dtype == int8)
+    np.testing.assert_array_equal(results(after)[0], results(graph)[0])
