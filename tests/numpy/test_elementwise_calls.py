@@ -66,6 +66,15 @@ def test_halves_among_singles_are_read_when_the_call_is_made(size: int) -> None:
     assert np.array_equal(found, want, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("step", [2, 4, 8, 16])
+def test_columns_are_negated_in_place(dtype: str, step: int) -> None:
+    x = np.arange(40 * step).reshape(40, step).astype(dtype)
+    want = x * np.where(np.arange(step) == 1, -1, 1).astype(dtype)
+    elementwise_call(ELEMENTWISE[ops.Neg](ops.Neg()), x[:, 1:2], out=x[:, 1:2])()
+    assert np.array_equal(x, want)
+
+
 @pytest.mark.parametrize("name", [*map(str, DTYPES), "int8", "int64", "bool", "complex128", "O"])
 @pytest.mark.parametrize("over", [None, 0, 1])
 def test_where_keeps_bits(name: str, over: int | None) -> None:

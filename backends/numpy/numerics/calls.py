@@ -27,6 +27,8 @@ def calling(
     function: Callable[..., object], *operands: Array | None, out: Array
 ) -> Callable[[], object]:
     """Return the call ``function(*operands, out=out)``."""
+    if function is np.negative and out.dtype.kind in "if" and not out.flags.forc:
+        return partial(np.multiply, *operands, -1, out)  # numpy 2.4 negates the wrong elements
     if function is clip or (isinstance(function, np.ufunc) and function not in _BY_NAME):
         return partial(function, *operands, out)
     return partial(function, *operands, out=out)
