@@ -62,6 +62,7 @@ CASES: list[tuple[str, dict[str, Any], list[Array], str]] = [
     ("ScatterND", {"reduction": "min"}, [NUMBERS[:, :0], np.array([[1]]), NUMBERS[:1, :0]], "y"),
     ("Shape", {"start": 1}, [NUMBERS], "y"),
     ("Size", {}, [NUMBERS], "y"),
+    ("EyeLike", {"k": -(1 << 63)}, [NUMBERS[0, :2]], "y"),
     ("Identity", {}, [WORDS], "y"),
     ("Equal", {}, [WORDS, WORDS[:1]], "y"),
     ("Where", {}, [np.array([True, False, True]), WORDS, texts("x")], "y"),

@@ -68,7 +68,7 @@ def range_(op: ops.Range, start: Array, limit: Array, delta: Array) -> Array:
 def eye_like(op: ops.EyeLike, x: Array, *, out: Array) -> None:
     """Return ones on a diagonal."""
     out.fill(0)
-    places = np.arange(max(0, -op.k), min(len(out), out.shape[1] - op.k))
+    places = np.arange(min(len(out), max(0, -op.k)), min(len(out), out.shape[1] - op.k))
     out[places, places + op.k] = 1
 
 
