@@ -1,4 +1,4 @@
-"""1x1 convolutions behind each other: which are one kernel, and their results."""
+"""Back-to-back 1x1 convolutions: which are one kernel, and their results."""
 
 from __future__ import annotations
 

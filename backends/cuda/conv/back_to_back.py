@@ -1,8 +1,8 @@
-"""Two 1x1 convolutions behind each other as one kernel: `back_to_back.cu` (Hopper).
+"""Back-to-back 1x1 convolutions as one kernel: `back_to_back.cu` (Hopper).
 
-So a residual unit ends and the next one begins: a convolution expands the channels, the input of
-the unit is added, and a convolution reduces them. At batch 1 most of the time are boundaries
-between kernels, and what a block loads once it may begin.
+This is where a residual unit ends and the next one begins: a convolution expands the channels, the
+input of the unit is added, and a convolution reduces them. At batch 1 most of the time goes into
+the boundaries between kernels, and into what a block loads before it can begin.
 """
 
 from __future__ import annotations
@@ -40,27 +40,44 @@ from .inverted_residual import ConvLayer
 
 #: Operators that the kernel of a convolution computes as well.
 MEANS = GlobalAveragePool | ReduceMean
-#: Columns of a warpgroup; bytes of a row of a step; rows of a box of the copy engine, at most.
-COLUMNS, LINE, BOX = 64, 128, 256
-#: Minimum pixels, of fewer of which weights bound the time.
+#: Columns of a warpgroup.
+COLUMNS = 64
+#: Bytes of a row of a step.
+LINE = 128
+#: Maximum number of rows of a box of the copy engine.
+BOX = 256
+#: Minimum number of pixels; with fewer, reading the weights bounds the time.
 MIN_PIXELS = 32
-#: Warpgroups; rows of a block, at most, and in float32, where more spill registers: with more,
-#: ResNet-50 in float16 takes 2 to 4 % more time at batch 4; registers of a multiprocessor, and of a
-#: thread for other things than sums.
-GROUPS, MAX_ROWS, MAX_ROWS_WIDE, REGISTERS, OTHER = (2, 4), 64, 48, 1 << 16, 72
-#: Share of the clusters that would fit which start together.
+#: Possible numbers of warpgroups.
+GROUPS = (2, 4)
+#: Maximum number of rows of a block: with more, ResNet-50 in float16 takes 2 to 4 % more time at
+#: batch 4.
+MAX_ROWS = 64
+#: The same in float32, where more rows spill registers.
+MAX_ROWS_WIDE = 48
+#: Registers of a multiprocessor.
+REGISTERS = 1 << 16
+#: Registers of a thread for other things than sums.
+OTHER = 72
+#: Of the clusters that would fit, the share that starts together.
 STARTING = 0.95
-#: Bytes that a block of 16-bit floats reads, at most: with more, ResNeXt-50 takes up to 6 % more
-#: time in float16, as then little is left to be read while the kernel in front still runs.
+#: Maximum number of bytes that a block of 16-bit floats reads: with more, ResNeXt-50 takes up to
+#: 6 % more time in float16, as little is left to read while the kernel in front still runs.
 MAX_BYTES = 145 << 10
-#: Microseconds besides reading, at first, per row of a block, which float32 cuts, of adding up the
-#: sums of a cluster, and of weights that are read late; bytes per microsecond that a
-#: multiprocessor reads.
-#: With these, pairs of ResNet-50, ResNeXt-50, Wide ResNet-50 and DLA-60 are one kernel where these
-#: networks take less time with it on an H200.
-AROUND, OF_ROW, OF_ROW_WIDE, JOIN, LATE, READ = 1.2, 0.03, 0.06, 1.1, 0.5, 60e3
-#: Microseconds that two kernels must be estimated to take: RegNetY-016 takes 0.5 % more with pairs
-#: of shorter ones as one.
+# The constants below were fitted on an H200 so that pairs of ResNet-50, ResNeXt-50, Wide ResNet-50
+# and DLA-60 are one kernel where these networks take less time with it.
+#: Microseconds of a launch, besides reading.
+AROUND = 1.2
+#: Microseconds per row of a block, and the same in float32, whose rows are cut into halves.
+OF_ROW, OF_ROW_WIDE = 0.03, 0.06
+#: Microseconds of adding up the sums of a cluster.
+JOIN = 1.1
+#: Microseconds of weights that are read late.
+LATE = 0.5
+#: Bytes per microsecond that a multiprocessor reads.
+READ = 60e3
+#: Microseconds that two kernels must be estimated to take: RegNetY-016 takes 0.5 % more time where
+#: shorter pairs are one.
 LEAST = 4.0
 
 
@@ -103,7 +120,7 @@ class BackToBack(Whole):
 
 
 def back_to_back_at(graph: Graph, conv: Node, free: Set[Node], tail: Tail) -> BackToBack | None:
-    """Return two convolutions behind each other of which this node is the first, if there are any.
+    """Return two back-to-back convolutions of which this node is the first, if there are any.
 
     Args:
         graph: the graph.
