@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.graph import Graph, Node, Value
@@ -126,23 +126,19 @@ class CudaBackend:
     def _claim(self, graph: Graph, recipes: _Recipes, stored: Stored) -> Claim | Decline:
         group, formats = recipes.group, recipes.formats
         results = results_of(graph, group.nodes)
-        wanted, following = _wanted(group, formats, results), cast("Answer", "")
-        if wanted.follows:  # slices with gaps are channels-last
-            last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
-            following = recipes.of({**last, **wanted.wants}, results)
-        recipe = following
-        if isinstance(recipe, str) or stored.halves:
-            recipe = recipes.of(formats, results, stored=stored)
+        recipe = recipes.of(formats, results, stored=stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
         known = accessed_by(recipe)
         if unstored := [value.name for value in results if value not in known]:
             return Decline(group.nodes[0], f"no kernel of the group stores '{unstored[0]}'")
         build = partial(self._build, recipes)
-        if wanted.follows:
-            if isinstance(following, str) and group.nodes[1:]:
-                return Decline(group.nodes[0], following)
-            recipe = following
+        wanted = _wanted(group, formats, results)
+        if wanted.follows:  # slices with gaps are channels-last
+            last = dict.fromkeys((*reads_of(group.nodes), *results), Format.CHANNELS_LAST)
+            recipe = recipes.of({**last, **wanted.wants}, results)
+            if isinstance(recipe, str) and group.nodes[1:]:
+                return Decline(group.nodes[0], recipe)
         else:  # its formats stay, so its kernels compile while others are claimed
             for launch in launches_of(recipe):
                 if not launch.is_empty:

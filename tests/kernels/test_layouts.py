@@ -10,10 +10,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda import backend
-from tercet.backends.cuda.algorithms.registry import Answer
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.fusion import FusionGroup
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Value
@@ -192,21 +189,6 @@ def test_results_lie_in_a_concat(kind: str, emulated: CudaBackend) -> None:
     x = normal(2, 8, 6, 4)
     want = model_of(net, y, NumpyBackend()).run({"x": x})["y"]
     np.testing.assert_allclose(model.run({"x": x})["y"], want, atol=2e-5 * np.abs(want).max())
-
-
-def test_a_claim_for_any_format_makes_one_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, make = list[str](), backend.recipe_of
-
-    def noted(group: FusionGroup, *given: Any) -> Answer:
-        made.append(group.nodes[0].name)
-        return make(group, *given)
-
-    monkeypatch.setattr(backend, "recipe_of", noted)
-    net = Net(1, 8, 6, 4)
-    joined = net.join(net.conv(net.x, 8), net.conv(net.x, 8))
-    net.graph.set_outputs({"y": net.conv(joined, 8)})
-    planned(net.graph)
-    assert made.count("cat") == 1
 
 
 @pytest.mark.slow
