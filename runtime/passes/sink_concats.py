@@ -99,7 +99,7 @@ def _combine_parts(graph: Graph, context: Context) -> Iterator[str]:
     for node in [node for node in graph.nodes if isinstance(node.op, Add | Mul)]:
         for joined, other in permutations(node.operands):
             concat = joined.producer
-            if concat is None or not _is_copied(graph, concat, word_of(joined, context)):
+            if concat is None or not _is_copied(graph, concat, context):
                 continue
             if other.data is not None or shape_of(other) != shape_of(joined):
                 continue
@@ -126,7 +126,7 @@ def _combine_parts(graph: Graph, context: Context) -> Iterator[str]:
             break
 
 
-def _is_copied(graph: Graph, concat: Node, word: int) -> bool:
+def _is_copied(graph: Graph, concat: Node, context: Context) -> bool:
     """Whether a Concat copies all its parts but a layer's, many elements.
 
     One node reads it, and its parts are whole words.
@@ -135,7 +135,10 @@ def _is_copied(graph: Graph, concat: Node, word: int) -> bool:
     if axis is None or not _is_private(graph, concat) or len(set(concat.operands)) < 2:
         return False
     sizes = [size_of(part, axis) for part in concat.operands]
-    if any(not isinstance(size, int) or size % word for size in sizes):
+    if any(not isinstance(size, int) for size in sizes):
+        return False
+    word = word_of(concat.output, context)
+    if any(size % word for size in sizes):
         return False
     cuts = [isinstance(_made_alone(graph, part), Slice | Split) for part in concat.operands]
     others = [part for part, cut in zip(concat.operands, cuts, strict=True) if not cut]

@@ -170,7 +170,8 @@ BEFORE: Mapping[str, str] = {
         ai.onnx.preview.training::Adam ai.onnx.preview.training::Momentum com.microsoft::CDist
         com.microsoft::Inverse
     """,
-    "channels columns activation residual": "DFT MatMul",
+    "channels columns activation residual": "DFT",
+    "channels activation residual": "MatMul",
     "cast": "GlobalMaxPool",
 }
 #: The same behind them.

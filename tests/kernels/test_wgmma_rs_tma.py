@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
+from tercet.backends.cuda.conv import back_to_back
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f32
 from tercet.backends.cuda.gemm.atoms import F16X3
@@ -170,6 +172,7 @@ def test_results_in_halves(
     """
     force_halves(monkeypatch, "w64x64")
     force(monkeypatch, title)
+    monkeypatch.setattr(back_to_back, "MIN_PIXELS", inf)
     shape = 2, 64, 13, 11
     x = normal(*shape) * np.float32(magnitude)
     ways = {"conv1": "tensor_cores", "conv4": "tensor_cores", "conv6": "tensor_cores"}
@@ -217,8 +220,9 @@ def test_nothing_spills(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("images", [1, 32])
-def test_large_tensors_are_read_from_the_end(images: int) -> None:
+def test_large_tensors_are_read_from_the_end(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernel before, or a reformat, has stored last is in the cache; or all of it is."""
+    monkeypatch.setattr(back_to_back, "MIN_PIXELS", inf)
     net = Net(images, 64, 56, 56)
     value = net.x
     for filters in (256, 64, 256, 64):
