@@ -102,8 +102,9 @@ class BackToBack(Whole):
 
     @property
     def in_halves(self) -> tuple[Node, ...]:
-        """The convolution whose results may leave in halves; see `Pattern`."""
-        return (self.second.conv,) if self.first.y.tensor.dtype == float32 else ()
+        """The convolutions, the second of which may store its results in halves; see `Pattern`."""
+        is_wide = self.first.y.tensor.dtype == float32
+        return (self.first.conv, self.second.conv) if is_wide else ()
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
