@@ -135,10 +135,11 @@ def _is_copied(graph: Graph, concat: Node, context: Context) -> bool:
     if axis is None or not _is_private(graph, concat) or len(set(concat.operands)) < 2:
         return False
     sizes = [size_of(part, axis) for part in concat.operands]
-    if any(not isinstance(size, int) for size in sizes):
+    counts = [size for size in sizes if isinstance(size, int)]
+    if len(counts) < len(sizes):
         return False
     word = word_of(concat.output, context)
-    if any(size % word for size in sizes):
+    if any(count % word for count in counts):
         return False
     cuts = [isinstance(_made_alone(graph, part), Slice | Split) for part in concat.operands]
     others = [part for part, cut in zip(concat.operands, cuts, strict=True) if not cut]
