@@ -28,10 +28,9 @@ from ..kernels.dry import normal
 from ..kernels.samples import ERROR, OPTIONS, Sample, compare
 from ..kernels.test_flash_short import kinds
 from ..kernels.test_joined_attention import Joined
-from ..kernels.test_transformers import SHARED_KEYS, few_blocks
 from ..kernels.test_weighted import CASES as WEIGHED
 from ..kernels.test_weighted import HALF, Case
-from ..kernels.transformer_samples import samples
+from ..kernels.transformer_samples import SHARED_KEYS, few_blocks, samples
 from .test_cuda_operators import run
 
 pytestmark = pytest.mark.gpu

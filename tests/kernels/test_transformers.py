@@ -39,6 +39,7 @@ from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, planned_model, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
+from .transformer_samples import SHARED_KEYS, few_blocks
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {
@@ -63,26 +64,6 @@ def attention(
     k = normal(batch, of_k, lengths[1], size[0]).astype(dtype)
     v = normal(batch, of_k, lengths[1], size[1]).astype(dtype)
     return single("Attention", [q, k, v] if mask is None else [q, k, v, mask], **attributes)
-
-
-#: Queries and keys, shape of a mask, and attributes of `few_blocks`.
-SHARED_KEYS: list[tuple[tuple[int, int], tuple[int, ...] | None, dict[str, Any]]] = [
-    ((70, 150), None, {}),
-    ((70, 130), (1, 1, 1, 110), {"softcap": 2.0}),
-    ((70, 300), (1, 2, 1, 299), {}),
-    ((33, 128), (1, 1, 1, 40), {}),  # the mask hides all keys of the second group
-    ((40, 130), None, {"scale": -0.5}),
-    ((70, 577), None, {}),  # three groups
-]
-
-
-def few_blocks(
-    lengths: tuple[int, int], mask: tuple[int, ...] | None, attributes: dict[str, Any]
-) -> Sample:
-    """Return an attention of two heads."""
-    more = () if mask is None else (normal(*mask).astype(float16),)
-    heads, size = (1, 2, 2), (64, 64)
-    return transformer_samples.attention(heads, lengths, size, float16, *more, **attributes)
 
 
 def graphs() -> Iterator[Graph]:

@@ -53,6 +53,26 @@ def attentions(dtype: DType) -> Iterator[Sample]:
     yield sample("Attention", rows, q_num_heads=4, kv_num_heads=2)
 
 
+#: Queries and keys, shape of a mask, and attributes of `few_blocks`.
+SHARED_KEYS: list[tuple[tuple[int, int], tuple[int, ...] | None, dict[str, Any]]] = [
+    ((70, 150), None, {}),
+    ((70, 130), (1, 1, 1, 110), {"softcap": 2.0}),
+    ((70, 300), (1, 2, 1, 299), {}),
+    ((33, 128), (1, 1, 1, 40), {}),  # the mask hides all keys of the second group
+    ((40, 130), None, {"scale": -0.5}),
+    ((70, 577), None, {}),  # three groups
+]
+
+
+def few_blocks(
+    lengths: tuple[int, int], mask: tuple[int, ...] | None, attributes: dict[str, Any]
+) -> Sample:
+    """Return an attention of two heads."""
+    more = () if mask is None else (normal(*mask).astype(float16),)
+    heads, size = (1, 2, 2), (64, 64)
+    return attention(heads, lengths, size, float16, *more, **attributes)
+
+
 def long_heads(dtype: DType) -> Iterator[Sample]:
     """Yield attentions of channels, whose heads have an element per pixel, as in DaViT and XCiT."""
     yield attention((1, 2, 2), (12, 12), (400, 400), dtype)
