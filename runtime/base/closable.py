@@ -25,11 +25,7 @@ class Closable(ABC):
             "process; load it again where it is needed, such as once in each worker process"
         )
 
-    def check_open(self) -> None:  # noqa: B027 - not all can tell
-        """Raise UsageError if it is closed."""
-
     def __enter__(self) -> Self:
-        self.check_open()
         return self
 
     def __exit__(
@@ -39,3 +35,17 @@ class Closable(ABC):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class CheckedClosable(Closable):
+    """A `Closable` that cannot be entered once it is closed."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Raise UsageError if it is closed."""
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        return self

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..base.arguments import refused
-from ..base.closable import Closable
+from ..base.closable import CheckedClosable
 from ..errors import InputError, UsageError
 from ..ir.types import HostValue
 from ..plan.backend import Stream, View
@@ -21,7 +21,7 @@ from ..plan.plan import Plan
 Check = Callable[[Mapping[str, Any], Stream | None], dict[str, HostValue | Lent]]
 
 
-class BoundModel(Closable):
+class BoundModel(CheckedClosable):
     """A model with fixed shapes whose inputs and results have fixed addresses: no copies.
 
     It has its own plan, so several of them can work concurrently, each on its stream. Use it as a

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from ..base.arguments import checked_methods, flag, whole, words
 from ..base.budget import Budget, device_budget
-from ..base.closable import Closable
+from ..base.closable import CheckedClosable
 from ..base.guard import bounded
 from ..base.notebook import html_table, one_line
 from ..base.record import record
@@ -67,7 +67,7 @@ class ModelSource:
 
 
 @checked_methods
-class Model(Closable):
+class Model(CheckedClosable):
     """A model that is ready to run on one backend, optionally with fallbacks.
 
     Thread-safe: each thread gets its own plan. Use it as a context manager, or call `close`, to

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from ..base.arguments import refused
-from ..base.closable import Closable
+from ..base.closable import CheckedClosable
 from ..base.copying import copy as copy_elements
 from ..errors import DeviceError, InputError, UsageError
 from ..ir.types import Array, HostValue
@@ -215,7 +215,7 @@ class BufferedPlan:
         self._release()
 
 
-class Pipeline(Closable):
+class Pipeline(CheckedClosable):
     """Runs streams of batches on one device, several batches at a time.
 
     It keeps its memory between streams of batches. Use it as a context manager, or call `close`.

@@ -14,7 +14,7 @@ from .. import api
 from ..arguments import public
 from ..runtime.base import arguments as rules
 from ..runtime.base.arguments import unfit
-from ..runtime.base.closable import Closable
+from ..runtime.base.closable import CheckedClosable
 from ..runtime.errors import InputError, ModelWarning, UsageError
 from ..runtime.ir.types import Array
 from ..runtime.options import Precision
@@ -46,7 +46,7 @@ RULES = {
 
 
 @rules.checked_methods
-class Generator(Closable):
+class Generator(CheckedClosable):
     """Generates text, or token ids, with a decoder and its tokenizer.
 
     Decoder-only models such as Llama continue a prompt. Encoder-decoders transform what the encoder
