@@ -333,6 +333,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Conv Gemm",
     ),
     _pass(
+        "average_early",
+        "when convolutions have their batch norms; the next pass merges layers of one pixel",
+        at="Conv, GlobalAveragePool ReduceMean",
+    ),
+    _pass(
         "merge_linear",
         "last of the arithmetic: it multiplies weights that are final",
         at="Conv Gemm",
