@@ -156,8 +156,8 @@ def _pool(
         if len(image.sizes) > 3 or positions is not None:
             return f"{x.rank - 2} spatial axes"
         view = image.view
-    if y is not None and positions is None and kind == MAX and _overlap(view, y, x):
-        return _columns(y, x, view)
+    if y is not None and positions is None and kind != NORM and _overlap(view, y, x):
+        return _columns(kind, y, x, view, epilogue)
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
         return half_pool(kind, y, x, view, epilogue)
     depth, height, width = three(view.kernel, 1)
@@ -209,14 +209,15 @@ def _overlap(view: Window, y: Tensor, x: Tensor) -> bool:
     return all(kernel > stride for kernel, stride in zip(view.kernel, view.strides, strict=True))
 
 
-def _columns(y: Tensor, x: Tensor, view: Window) -> Launch:
-    """Return the launch of a MaxPool whose threads have several pixels of a column each."""
+def _columns(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue) -> Launch:
+    """Return the launch of a pooling whose threads have several pixels of a column each."""
     vector = WORD // x.dtype.itemsize
     height, width = view.output
     words, strips = x.dims[1] // vector, ceil_div(height, DOWN)
     count = x.dims[0] * strips * width * words
     plane = {
         **{**sizes("", x.dims[2:]), **sizes("out_", view.output), **by_axis(pad=view.pads_begin)},
+        **dict(zip(("pad_bottom", "pad_right"), view.pads_end, strict=True)),
         **{"row_x": x.row, "row_y": y.row, "words": words, "strips": strips},
         **{"by_word": divisor(words), "by_column": divisor(width), "by_strip": divisor(strips)},
     }
@@ -225,17 +226,19 @@ def _columns(y: Tensor, x: Tensor, view: Window) -> Launch:
         "pool_columns",
         count,
         block=THREADS,
-        args={"x": x, "y": y, "count": count, "p": plane},
-        types=(("T", x.dtype),),
+        args={"x": x, "y": y, **epilogue.args, "count": count, "p": plane},
+        types=(("T", x.dtype), *epilogue.aliases),
         constants=(
-            *(("VECTOR", vector), ("DOWN", DOWN)),
+            *(("KIND_OF", kind), ("VECTOR", vector), ("DOWN", DOWN)),
             *zip(("KH", "KW"), view.kernel, strict=True),
             *zip(("STEP_H", "STEP_W"), view.strides, strict=True),
+            ("PLAIN", not epilogue.title),
+            *(("VECTOR_C", vector), *epilogue.flags(None)),
         ),
-        code=(F16X3 if x.dtype == float32 else atom_of(x.dtype)).code(),
+        code=f"{(F16X3 if x.dtype == float32 else atom_of(x.dtype)).code()}\n{epilogue.code}",
         concurrent=True,
-        note="x".join(map(str, view.kernel)),
-        pitched=(x, y),
+        note=f"{'x'.join(map(str, view.kernel))} {epilogue.title}".strip(),
+        pitched=(x, y, *epilogue.pitched),
     )
 
 
