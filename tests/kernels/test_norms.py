@@ -85,6 +85,10 @@ def test_the_next_kernel_starts_early_after_few_rows(rows: int, dtype: DType, ea
         (node("Softmax", (1024, 16), float16), ["softmax_short"]),
         (node("Softmax", (1024, 9), float16), ["softmax_serial"]),
         (node("Softmax", (1024, 1025), float16), ["softmax_rows"]),
+        (node("Softmax", (1024, 196, 4), float16, axis=1), ["softmax_short"]),
+        (node("Softmax", (1024, 196, 16), float32, axis=1), ["softmax_columns"]),
+        (node("Softmax", (1024, 196, 6), float16, axis=1), ["softmax_columns"]),
+        (node("Softmax", (1024, 49, 16), float32, axis=1), ["softmax_short"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else str(value.nodes[0].op),
 )

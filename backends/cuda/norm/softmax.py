@@ -33,6 +33,8 @@ BUSY = 1024
 MAX_THREADS, SECTOR = 1024, 32
 #: Maximum elements of a softmax, or of a group, that a few threads keep in registers.
 SHORT = 32 * MAX_KEPT
+#: The same of columns whose elements take turns, and possible words of these: lanes have one each.
+BESIDE, WORDS = 32 * 64, (1, 2, 4)
 #: The same of one thread, where no words divide a row: such threads store what others load.
 SERIAL = 32
 #: Types that a kernel stores in place of one another.
@@ -105,6 +107,8 @@ def softmax_of(
     if inner == 1 and not isinstance(op, Hardmax):
         return _softmax_rows(op, y, x, (outer, count), target, taken)
     is_hard = isinstance(op, Hardmax)
+    if not is_hard and not taken and outer >= target.processors and _are_words(x, count, inner):
+        return _kept(op, y, x, (outer, count * inner), inner)
     columns, down = (THREADS, 1) if is_hard else _shared_columns(x, outer * inner, count, target)
     return Launch(
         "norm/softmax.cu",
@@ -167,13 +171,25 @@ def _softmax_rows(
     return last if sums is None else (replace(last, entry="peaks", args=args), last)
 
 
+def _are_words(x: Tensor, count: int, columns: int) -> bool:
+    """Whether columns side by side fill words, and fit in the registers of a few threads."""
+    vector = _vector_of(x, columns)
+    few = vector > 1 and columns // vector in WORDS
+    return few and x.dtype != float64 and 0 < count * columns <= BESIDE
+
+
+def _vector_of(x: Tensor, count: int) -> int:
+    """Return how many of so many adjacent elements are read at once."""
+    return gcd(WORD // x.dtype.itemsize, count)
+
+
 def _short_rows(
     op: Softmax | LogSoftmax, y: Tensor | Scratch, x: Tensor, sizes: tuple[int, int]
 ) -> Launch:
     """Return the launch for (rows, elements per row) that fit in the registers of a few threads."""
     rows, count = sizes
-    vector = gcd(WORD // x.dtype.itemsize, count)
-    if vector * x.dtype.itemsize < WORD and count <= SERIAL and _result_of(y, x) == x.dtype:
+    nbytes = _vector_of(x, count) * x.dtype.itemsize
+    if nbytes < WORD and count <= SERIAL and _result_of(y, x) == x.dtype:
         return Launch(
             "norm/softmax_serial.cu",
             "softmax_serial",
@@ -187,8 +203,29 @@ def _short_rows(
             ),
             note=f"{rows} x {count}",
         )
-    nbytes = vector * x.dtype.itemsize
-    lanes = lanes_of(count // vector, max(1, MAX_KEPT // vector), nbytes)
+    return _kept(op, y, x, sizes)
+
+
+def _kept(
+    op: Softmax | LogSoftmax,
+    y: Tensor | Scratch,
+    x: Tensor,
+    sizes: tuple[int, int],
+    columns: int = 1,
+) -> Launch:
+    """Return the launch of a kernel that keeps rows in registers.
+
+    Args:
+        op: the operator.
+        y: the result; see `softmax_of`.
+        x: the input.
+        sizes: rows, and elements of each.
+        columns: of a row; the elements of several take turns.
+    """
+    rows, count = sizes
+    vector = _vector_of(x, count if columns == 1 else columns)
+    kept = MAX_KEPT if columns == 1 else BESIDE // 32
+    lanes = lanes_of(count // vector, max(1, kept // vector), vector * x.dtype.itemsize)
     together = TOGETHER // lanes
     return Launch(
         "norm/softmax_short.cu",
@@ -199,9 +236,10 @@ def _short_rows(
         types=(("X", x.dtype), ("R", _result_of(y, x)), ("A", arithmetic(x.dtype))),
         constants=(
             *(("LANES", lanes), ("ROWS", together), ("VECTOR", vector)),
-            *(("PER", ceil_div(count, lanes * vector)), ("LOGARITHM", isinstance(op, LogSoftmax))),
+            *(("PER", ceil_div(count, lanes * vector)), ("COLUMNS", columns)),
+            ("LOGARITHM", isinstance(op, LogSoftmax)),
         ),
-        note=f"{rows} x {count}",
+        note=f"{rows} x {count}" if columns == 1 else f"{rows} x {count // columns} x {columns}",
     )
 
 
