@@ -224,7 +224,7 @@ def test_rows_divided_by_their_root_mean_square_stay_rows(shape: tuple[int, ...]
 )
 @pytest.mark.parametrize(
     ("groups", "width", "dtype"),
-    [(16, 8, float16), (4, 32, float16), (8, 4, float32), (2, 16, float32)],
+    [(16, 8, float16), (4, 32, float16), (1, 32, float16), (8, 4, float32), (2, 16, float32)],
     ids=str,
 )
 def test_however_images_are_divided(

@@ -147,7 +147,8 @@ def normalize_channels(
             *(("A", compute), ("I", index_type(x.extent, y.extent))),
         ),
         constants=(
-            *(("WARPS", slabs.threads // 32), ("VECTOR", vector), ("ALIKE", alike)),
+            *(("WARPS", slabs.threads // 32), ("SINGLE", groups == 1)),
+            *(("VECTOR", vector), ("ALIKE", alike)),
             *(("BATCH", UNDER_WAY // (vector * images.itemsize)), ("CENTRED", centred)),
             *(("KEPT", slabs.kept > 0), ("JOINED", slabs.parts > 1)),
             *(("CLUSTER", slabs.is_cluster), *epilogue.flags(None)[1:]),

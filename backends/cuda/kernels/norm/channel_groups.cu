@@ -10,10 +10,11 @@
 // X, S, T and R are the types of elements, of scale and shift, of the epilogue's operands, and of results; A that of
 // the arithmetic; I that of positions in a tensor.
 //
-// Compile-time: WARPS of a block; VECTOR, adjacent channels per load; BATCH, the loads of a thread that are in flight
-// together; ALIKE, the channels of a word of which a group has all or none; CENTRED, whether the mean is subtracted;
-// KEPT, whether a block keeps its elements in shared memory, or reads them again; JOINED, whether several blocks share
-// a slab, and CLUSTER, whether they do so as one; Z0 and Z1, how operands of the epilogue are indexed.
+// Compile-time: WARPS of a block; SINGLE, whether a slab is one group; VECTOR, adjacent channels per load; BATCH, the
+// loads of a thread that are in flight together; ALIKE, the channels of a word of which a group has all or none;
+// CENTRED, whether the mean is subtracted; KEPT, whether a block keeps its elements in shared memory, or reads them
+// again; JOINED, whether several blocks share a slab, and CLUSTER, whether they do so as one; Z0 and Z1, how operands
+// of the epilogue are indexed.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -69,7 +70,7 @@ struct Own {
     // Returns the group of the block to which channels of the thread's word belong.
     __device__ __forceinline__ int group(const Slabs& of, int kind) const
     {
-        return (word * VECTOR + kind * ALIKE) / of.depth;
+        return SINGLE ? 0 : (word * VECTOR + kind * ALIKE) / of.depth;
     }
     // Returns the number of the thread's pixels, `rows` apart.
     __device__ __forceinline__ int pixels() const
@@ -178,6 +179,13 @@ template <typename Then>
 __device__ __forceinline__ void over_groups(const Part (&parts)[KINDS], const Slabs& of, const Own& own, Part* stage,
                                             Then then)
 {
+    if constexpr (SINGLE) {
+        const A count = A(own.pixels() * VECTOR);
+        const A whole = A(min(of.chunk, of.pixels - own.first)) * of.depth;
+        const Moments all = over_block({count, parts[0].mean * count, parts[0].square}, whole);
+        if (threadIdx.x == 0) then(0, Shared{whole, all.sum, all.square});
+        return;
+    }
     const int columns = of.words * KINDS, each = columns / of.groups;  // parts of a row, and of a group in it
     if (own.row < own.rows)
 #pragma unroll
