@@ -15,6 +15,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.ops import pool
 from tercet.runtime.ir.dtypes import DType, float16, float32
 
 from ..kernels import (
@@ -78,8 +79,11 @@ def test_kernels_of_softmax(name: str) -> None:
     compare(sample, *open_backends("cuda", OPTIONS), error=test_softmax_chains.limit(name))
 
 
+@pytest.mark.parametrize("much", [pool.MUCH, 0])
 @pytest.mark.parametrize("sample", test_pool.samples())
-def test_kernels_of_pooling(sample: Sample) -> None:
+def test_kernels_of_pooling(sample: Sample, much: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With few results, and as if they were many."""
+    monkeypatch.setattr(pool, "MUCH", much)
     compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
 
 
