@@ -7,17 +7,19 @@ from math import prod
 
 import numpy as np
 
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.conv import Conv
+from ..ops.elementwise import Add, Mul
 from ..ops.matmul import Gemm
+from ..ops.movement import Transpose
 from ..ops.pool import AveragePool
 from .driver import Context, Reason
-from .editing import drop, stand_in
+from .editing import Builder, drop, rank_of, stand_in
 from .fold_batchnorm import folded
 from .fusion import Replacement, refusal
 from .linear import LinearLayer, as_linear, rebuilt
-from .rounding import Exact, Unfit, half_types
+from .rounding import Exact, Unfit, half_types, rounded_bias
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -25,11 +27,22 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
 
     For layers that read the result of a constant BatchNormalization: a Gemm, or a Conv (also
     grouped) without padding, which the shift is not added to. An AveragePool in between commutes
-    with it. All readers must be such layers. Blocks of MaxViT and CoAtNet begin with one.
+    with it. All readers must be such layers. Blocks of MaxViT and CoAtNet begin with one. One
+    between transposes of rows (PatchTST) is a factor and an addend of each column, which other
+    passes fold.
     """
     for norm in list(graph.nodes):
         affine = folded(norm) if norm in graph else None
         if affine is None or graph.is_output(norm.output):
+            continue
+        rows, behind = _rows_around(graph, norm)
+        if rows is not None and behind is not None:
+            try:
+                _write_columns(graph, norm, rows, behind, affine)
+            except Unfit as error:
+                context.refused.append(refusal(graph, {norm}, Reason.NUMBERS, str(error)))
+                continue
+            yield f"{norm.kind} '{norm.name}' is a factor and an addend of each column"
             continue
         readers = list(norm.output.consumers)
         found = [
@@ -51,6 +64,33 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         graph.redirect(norm.output, x)
         drop(graph, norm)
         yield f"{norm.kind} '{norm.name}' became part of {names} behind it"
+
+
+def _rows_around(graph: Graph, norm: Node) -> tuple[Value | None, Node | None]:
+    """Return the rows that a node normalizes transposed, and the node that transposes them back."""
+    x = norm.operands[0]
+    before, behind = x.producer, graph.sole_consumer(norm.output)
+    rank = rank_of(x)
+    if before is None or behind is None or rank is None:
+        return None, None
+    if not isinstance(before.op, Transpose) or not isinstance(behind.op, Transpose):
+        return None, None
+    order = before.op.order(rank)
+    back = tuple(order[axis] for axis in behind.op.order(rank))
+    is_back = back == tuple(range(rank)) and order[1:2] == (rank - 1,)
+    return (before.operands[0], behind) if is_back else (None, None)
+
+
+def _write_columns(
+    graph: Graph, norm: Node, rows: Value, behind: Node, affine: tuple[Array, Array]
+) -> None:
+    """Write a normalization of rows, which it reads and stores transposed, as a Mul and an Add."""
+    scale, shift = (rounded_bias(each, rows.tensor.dtype) for each in affine)
+    add = Builder(graph, behind, norm.name, (norm, behind))
+    scaled = add(Mul(), rows, add.constant(scale, f"{norm.name}.scale"))
+    total = add(Add(), scaled, add.constant(shift, f"{norm.name}.shift"))
+    graph.redirect(behind.output, total)
+    drop(graph, behind)
 
 
 def layer_behind(graph: Graph, node: Node, affine: tuple[Array, Array]) -> LinearLayer | None:

@@ -10,7 +10,8 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
-from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.matmul import Gemm, MatMul
+from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool
 
@@ -107,3 +108,28 @@ def test_weights_beyond_float16_stay_as_they_are() -> None:
     graph = make(build, (2, 8, 5, 6))
     assert "fold_prenorm" not in optimised(graph, precision="float16")[1].counts
     assert optimised(graph)[1].counts["fold_prenorm"] == 1
+
+
+def of_rows(g: Graph, x: Value) -> Value:
+    """As in PatchTST: tokens are normalized transposed, and a layer multiplies them."""
+    image = batchnorm(g, apply(g, Transpose(perm=(0, 2, 1)), apply(g, Relu(), x)), 8)
+    return apply(g, MatMul(), apply(g, Transpose(perm=(0, 2, 1)), image), normal(8, 6))
+
+
+def test_norms_of_rows_become_part_of_products() -> None:
+    graph = make(of_rows, (2, 5, 8))
+    after, log = optimised(graph)
+    assert log.counts["fold_prenorm"] == 1
+    assert kinds(after) == ["Relu", "MatMul", "Add"]
+    assert_same(graph, after)
+
+
+def test_what_is_transposed_otherwise_stays() -> None:
+    def others(g: Graph, x: Value) -> Value:
+        image = batchnorm(g, apply(g, Transpose(perm=(0, 2, 1)), x), 8)
+        return apply(g, Transpose(perm=(1, 0, 2)), image)
+
+    graph = make(others, (2, 5, 8))
+    after, log = optimised(graph)
+    assert "fold_prenorm" not in log.counts
+    assert_same(graph, after)
