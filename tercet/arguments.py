@@ -189,7 +189,7 @@ def in_data_dir(function: Callable[P, R]) -> Callable[P, R]:
         folder = kwargs.get("external_data_dir")
         if folder is None:
             return function(*args, **kwargs)
-        from .importers.onnx.reading.external import external_data_in
+        from .runtime.ir.mapped import external_data_in
 
         with external_data_in(cast("str | os.PathLike[str]", folder)):
             return function(*args, **kwargs)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...runtime import ops as _ops
+from ...runtime.base.file_parts import Block
 from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.mapped import Mapped
@@ -35,6 +36,7 @@ class Imported:
         metadata: its metadata properties.
         warnings: harmless irregularities of the file.
         mapped: the memory-mapped files of its external data.
+        blocks: bytes of its file in memory.
     """
 
     graph: Graph
@@ -45,6 +47,7 @@ class Imported:
     metadata: Mapping[str, str]
     warnings: tuple[str, ...]
     mapped: tuple[Mapped, ...]
+    blocks: tuple[Block, ...]
 
 
 def load(
@@ -89,4 +92,5 @@ def load(
         metadata=raw.metadata,
         warnings=warnings,
         mapped=tuple(source.mapped),
+        blocks=tuple(source.blocks),
     )

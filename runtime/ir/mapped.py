@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import os
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from copy import copy
 from mmap import mmap
+from pathlib import Path
 from weakref import ref
 
 from ..base.record import record
@@ -22,12 +26,14 @@ class Mapped:
         file: the model's path.
         nbytes: number of mapped bytes.
         mapping: the mapping; freed with the last array that uses it.
+        path: what its name resolves to.
     """
 
     name: str
     file: str | None
     nbytes: int
     mapping: ref[mmap]
+    path: Path
 
     def check(self) -> None:
         """Raise ModelFileError if the file was truncated: reading it would raise SIGBUS.
@@ -69,3 +75,21 @@ def free(graphs: list[Graph]) -> None:
         del graph
         if kept() is None:
             parts.dissolve()
+
+
+_FOLDER: ContextVar[Path | None] = ContextVar("external_data_dir", default=None)
+
+
+def external_data_dir() -> Path | None:
+    """Return the folder set by `external_data_in`, None outside of it."""
+    return _FOLDER.get()
+
+
+@contextmanager
+def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
+    """Look up external data in this folder within the block; None for the default."""
+    token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
+    try:
+        yield
+    finally:
+        _FOLDER.reset(token)

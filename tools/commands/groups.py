@@ -115,7 +115,7 @@ class ModelOptions(Group):
         """Apply the options to every model that is loaded within the block."""
         with ExitStack() as stack:
             if self.external_data_dir:
-                from ...importers.onnx.reading.external import external_data_in
+                from ...runtime.ir.mapped import external_data_in
 
                 stack.enter_context(external_data_in(self.external_data_dir))
             if self.weights:

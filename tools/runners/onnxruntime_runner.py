@@ -16,9 +16,9 @@ from onnx import ModelProto, NodeProto, helper
 
 from ...api import Loadable
 from ...backends.numpy.numerics import blas
-from ...importers.onnx.reading.external import external_data_dir
 from ...runtime.base.parallel import usable_cpus
 from ...runtime.errors import BackendUnavailable, UnsupportedError, UsageError, did_you_mean
+from ...runtime.ir.mapped import external_data_dir
 from ...runtime.ir.types import Array, HostValue
 from ...runtime.session.freeze import FROZEN
 from ...runtime.session.refit import WEIGHTS

@@ -9,8 +9,8 @@ import onnx
 
 from ...api import Loadable
 from ...backends.numpy.numerics import blas
-from ...importers.onnx.reading.external import external_data_dir
 from ...runtime.errors import UnsupportedError
+from ...runtime.ir.mapped import external_data_dir
 from ...runtime.ir.types import Array, HostValue
 from ..common.console import counted
 from ..common.inputs import RunRefused

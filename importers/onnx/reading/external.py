@@ -14,9 +14,7 @@ import errno
 import mmap
 import os
 import stat
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from weakref import ref
 
@@ -118,7 +116,8 @@ class ExternalData:
             )
         parts = self._parts(location, where)
         try:
-            descriptor = self._open(folder, parts, location, where)
+            target = Path(os.path.realpath(folder.joinpath(*parts)))
+            descriptor = self._open(target, location, where)
         except OSError as error:
             raise self._refusal(location, error, where) from error
         try:
@@ -131,13 +130,12 @@ class ExternalData:
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        mapped = Mapped(location, self._source.file, size, ref(mapping))
+        mapped = Mapped(location, self._source.file, size, ref(mapping), target)
         self._source.mapped.append(mapped)
         return np.frombuffer(mapping, np.uint8)
 
-    def _open(self, folder: Path, parts: tuple[str, ...], location: str, where: str) -> int:
-        """Open a location if it resolves to an accessible folder."""
-        target = Path(os.path.realpath(folder.joinpath(*parts)))
+    def _open(self, target: Path, location: str, where: str) -> int:
+        """Open what a location resolves to, if its folder is accessible."""
         for root in self._source.data_folders:
             if target != root and target.is_relative_to(root):
                 return _open_inside(root, target.relative_to(root).parts)
@@ -211,21 +209,3 @@ def _open_inside(folder: Path, parts: tuple[str, ...]) -> int:
         return os.open(parts[-1], _COMMON | NOFOLLOW | NONBLOCK, dir_fd=parent)
     finally:
         os.close(parent)
-
-
-_FOLDER: ContextVar[Path | None] = ContextVar("external_data_dir", default=None)
-
-
-def external_data_dir() -> Path | None:
-    """Return the folder set by `external_data_in`, None outside of it."""
-    return _FOLDER.get()
-
-
-@contextmanager
-def external_data_in(folder: str | os.PathLike[str] | None) -> Generator[None]:
-    """Look up external data in this folder within the block; None for the default."""
-    token = _FOLDER.set(_FOLDER.get() if folder is None else Path(folder))
-    try:
-        yield
-    finally:
-        _FOLDER.reset(token)

@@ -7,25 +7,16 @@ occurs nowhere else, and the data are read from the file under it.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
-from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
-
-from ....runtime.base.parallel import in_parallel
-from ....runtime.ir.types import Array
+from ....runtime.base.file_parts import Block, read_parts
 
 #: Bytes from which a file, and an initializer in it, are large.
 LARGE_FILE, LARGE = 4 << 20, 1 << 16
-#: Bytes that one thread reads at a time.
-_PART = 8 << 20
-#: Each initializer starts at a multiple of these bytes.
-_ALIGNMENT = 64
 #: Bytes that are looked at together in search of fields.
 _WINDOW = 1 << 15
 #: Fields of ModelProto, GraphProto and TensorProto; the wire type of what has a length.
@@ -129,7 +120,7 @@ def _varint(number: int) -> bytes:
     return bytes((*found, number))
 
 
-def split(file: BufferedReader, size: int) -> tuple[bytes, Mapping[bytes, Array]] | None:
+def split(file: BufferedReader, size: int) -> tuple[bytes, Mapping[bytes, Block]] | None:
     """Return a ModelProto's bytes without large raw data, and these by what is in their place.
 
     Args:
@@ -154,7 +145,13 @@ def split(file: BufferedReader, size: int) -> tuple[bytes, Mapping[bytes, Array]
         message = model.ended(size)
     except _Odd:
         return None
-    return (message, _read(file, places)) if places else None
+    if not places:
+        return None
+    parts = read_parts(file, list(places.values()))
+    return message, {
+        token: Block(0, start, data)
+        for (token, (start, _)), data in zip(places.items(), parts, strict=True)
+    }
 
 
 def _graph(window: _Window, at: _Field, places: dict[bytes, tuple[int, int]]) -> bytes:
@@ -172,40 +169,3 @@ def _graph(window: _Window, at: _Field, places: dict[bytes, tuple[int, int]]) ->
         tensor.replace(raw[0], token)
         graph.replace(each, tensor.ended(each.end))
     return graph.ended(at.end)
-
-
-def _read(file: BufferedReader, places: Mapping[bytes, tuple[int, int]]) -> Mapping[bytes, Array]:
-    """Return the bytes of these places of a file.
-
-    They are in one array: the system provides it in large pages, whatever the sizes of its parts.
-    """
-    sizes = [end - start for start, end in places.values()]
-    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
-    block = np.empty(ends[-1], np.uint8)
-    found = {
-        token: block[end:][:size]
-        for token, end, size in zip(places, (0, *ends), sizes, strict=False)
-    }
-    parts = [
-        (data[first : first + _PART], places[token][0] + first)
-        for token, data in found.items()
-        for first in range(0, len(data), _PART)
-    ]
-
-    def read(part: tuple[Array, int]) -> None:
-        to, at = part[0].data, part[1]
-        while to:
-            count = os.preadv(file.fileno(), [to], at)
-            if not count:
-                raise EOFError
-            to, at = to[count:], at + count
-
-    if hasattr(os, "preadv"):
-        for _ in in_parallel(read, parts):
-            pass
-        return found
-    for to, at in parts:
-        file.seek(at)
-        if file.readinto(to.data) != len(to):
-            raise EOFError
-    return found

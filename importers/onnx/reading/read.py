@@ -13,10 +13,11 @@ from onnx import ModelProto
 
 from ....runtime.base.arguments import unfit
 from ....runtime.errors import UsageError
+from ....runtime.ir.mapped import external_data_dir
 from ....runtime.spelling import nearest
 from ..source.limits import Limits
 from ..source.source import FileSource
-from .external import BINARY, CLOEXEC, NONBLOCK, external_data_dir, lost_target
+from .external import BINARY, CLOEXEC, NONBLOCK, lost_target
 from .large_tensors import LARGE_FILE, split
 from .signatures import describe, missing_bytes
 from .texts import Loadable, format_of, is_language, object_proto, parsed
@@ -121,7 +122,8 @@ def _without_large(file: BufferedReader, size: int, source: FileSource) -> Model
         return None
     except EOFError:
         raise source.unopened("has become shorter while it was read") from None
-    source.apart.update(found[1])
+    source.apart.update((token, block.data) for token, block in found[1].items())
+    source.blocks.extend(found[1].values())
     return proto
 
 

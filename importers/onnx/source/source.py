@@ -6,6 +6,7 @@ import os
 from dataclasses import field
 from pathlib import Path
 
+from ....runtime.base.file_parts import Block
 from ....runtime.base.record import record
 from ....runtime.errors import LimitError, ModelError, ModelFileError, UnsupportedError
 from ....runtime.ir.dtypes import BY_ONNX, DType
@@ -25,6 +26,7 @@ class FileSource:
         maps_data: whether external data are mapped rather than read.
         mapped: the files mapped so far.
         apart: raw data of tensors by what is in their place; see `large_tensors`.
+        blocks: bytes of its file in memory.
     """
 
     file: str | None = None
@@ -33,6 +35,7 @@ class FileSource:
     maps_data: bool = True
     mapped: list[Mapped] = field(default_factory=list[Mapped])
     apart: dict[bytes, Array] = field(default_factory=dict[bytes, Array])
+    blocks: list[Block] = field(default_factory=list[Block])
 
     @property
     def folder(self) -> Path | None:
