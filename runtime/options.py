@@ -65,7 +65,7 @@ class Options:
             alone does not fill the device; 1 for sequential execution.
         control: where If, Loop and Scan are decided: ``device`` for the device, inside its recorded
             work, if it can and the bodies need no host; ``host`` for the host.
-        cache: folder for compiled kernels and tuning results.
+        cache: folder for compiled kernels, plans and tuning results.
         conv: the algorithm of every Conv: one of the ``ALGORITHMS`` of a backend's module, or
             several separated by commas, of which each node takes the first that it can use; a node
             that can use none is refused, with the reasons.

@@ -7,12 +7,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from . import backends as _backends
 from .api import Operators
-from .importers import onnx as importer
 from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
@@ -22,11 +20,13 @@ from .runtime.ir.op import OPERATORS
 from .runtime.options import Options
 
 if TYPE_CHECKING:
+    from .importers.onnx import Imported, Loadable
+    from .runtime.session.kept_plans import KeptModel, Snapshot
     from .runtime.session.model import Model
 
 
 def loaded(
-    source: importer.Loadable,
+    source: Loadable,
     backend: str | Sequence[str],
     chosen: Options,
     *,
@@ -40,33 +40,47 @@ def loaded(
 ) -> Model:
     """Return the model; see `tercet.load`."""
     known = with_custom(OPERATORS, operators or {})
-    read = partial(
-        importer.load,
-        source,
-        operators=known,
-        external_data_dir=external_data_dir,
-        map_external_data=map_external_data,
-    )
+
+    def read() -> Imported:
+        from .importers import onnx as importer  # which a kept model does not need
+
+        return importer.load(
+            source,
+            operators=known,
+            external_data_dir=external_data_dir,
+            map_external_data=map_external_data,
+        )
+
+    def found() -> tuple[KeptModel | None, Snapshot | Imported]:
+        from . import keeping
+
+        given = operators, freeze, weights, external_data_dir
+        kept = keeping.kept_model(source, backend, chosen, fallback, given, map_external_data)
+        return kept, (kept and kept.read()) or read()
+
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
         if backend == "numpy" and fallback in (None, "numpy"):
             from . import preparing
 
             chain = _backends.open_backends(backend, chosen, fallback)
-            found = read()
-            prepared = partial(preparing.prepared, found, chosen, freeze, weights, chain)
+            kept, prepared = None, preparing.prepared(read(), chosen, freeze, weights, chain)
         else:
             # A file is read while Python imports the rest, and optimised while a GPU starts.
             with ThreadPoolExecutor(1) as aside:
-                reading = aside.submit(copy_context().run, inherited(read))
+                finding = aside.submit(copy_context().run, inherited(found))
                 from . import preparing
 
                 then = inherited(
-                    lambda: preparing.prepared(reading.result(), chosen, freeze, weights)
+                    lambda: preparing.prepared(finding.result()[1], chosen, freeze, weights)
                 )
-                prepared = aside.submit(copy_context().run, then).result
+                preparation = aside.submit(copy_context().run, then)
                 chain = _backends.open_backends(backend, chosen, fallback)
-            found = reading.result()
-        for text in found.warnings:
-            model = f"{found.file}: " if found.file else ""
-            warnings.warn(f"{model}{text}", ModelWarning, stacklevel=4)
-        return preparing.model_of(found, prepared(), chain, chosen)
+                kept, model = finding.result()
+                preparing.provide(chain, model)
+            prepared = preparation.result()
+            if kept is not None:
+                preparing.note(kept, model, prepared)
+        file = prepared.source.file
+        for text in prepared.source.warnings:
+            warnings.warn(f"{file}: {text}" if file else text, ModelWarning, stacklevel=4)
+        return preparing.model_of(prepared, chain, chosen, kept)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .backends import check_algorithms_of_nodes
-from .importers.onnx import Imported
 from .runtime.ir.graph import Graph
 from .runtime.ir.op import Op
 from .runtime.ir.types import Array
 from .runtime.options import Options
 from .runtime.plan.backend import Backend
+from .runtime.plan.keeping import Keeping
 from .runtime.plan.orders import reorder
 from .runtime.session.freeze import FROZEN, freeze_inputs
+from .runtime.session.kept_plans import KeptModel, Snapshot
 from .runtime.session.model import Model, ModelSource
 from .runtime.session.program_cache import Optimised, optimised
 from .runtime.session.refit import WEIGHTS, refit
+
+if TYPE_CHECKING:
+    from .importers.onnx import Imported
 
 
 def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> Sequence[Array] | None:
@@ -27,20 +31,21 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> Sequence[Arr
 
 
 class Prepared(NamedTuple):
-    """The graph of a model, with constants for frozen inputs, and what the passes made of it."""
+    """A model: where it is from, its graph with constants for frozen inputs, and after passes."""
 
+    source: ModelSource
     graph: Graph
     made: Optimised
 
 
 def prepared(
-    found: Imported,
+    found: Imported | Snapshot,
     options: Options,
     freeze: Mapping[str, Any] | None,
     weights: Mapping[str, Any] | None,
     backends: Sequence[Backend] = (),
 ) -> Prepared:
-    """Replace weights, freeze inputs, and optimise; see `tercet.load`.
+    """Replace weights, freeze inputs, and optimise, unless that was kept; see `tercet.load`.
 
     Args:
         found: what was read.
@@ -49,6 +54,9 @@ def prepared(
         weights: constants to replace.
         backends: those that will run the model; empty if they are not open yet.
     """
+    if isinstance(found, Snapshot):
+        about = ModelSource(**found.about, mapped=found.mapped)
+        return Prepared(about, found.graph, Optimised(found.made, found.rewrites))
     if options.keep_float32:
         from .runtime.passes.to_half import check_kept  # with all that half precision needs
 
@@ -61,20 +69,31 @@ def prepared(
         reorder(graph, backends[0])
     made = optimised(graph, options, evaluate)
     check_algorithms_of_nodes(options, graph, made.graph)
-    return Prepared(graph, made)
+    about = {name: getattr(found, name) for name in _ABOUT}
+    return Prepared(ModelSource(**about, mapped=found.mapped), graph, made)
+
+
+_ABOUT = ("file", "opsets", "ir_version", "producer", "metadata", "warnings")
+
+
+def provide(backends: Sequence[Backend], found: Imported | Snapshot) -> None:
+    """Import what plans are made with, unless they were kept with the model, as is likely."""
+    for each in () if isinstance(found, Snapshot) else backends:
+        if isinstance(each, Keeping):
+            each.provide()
+
+
+def note(kept: KeptModel, found: Imported | Snapshot, prepared: Prepared) -> None:
+    """Let a model be kept with its first program, unless that is where it comes from."""
+    if not isinstance(found, Snapshot):
+        about = {name: getattr(found, name) for name in _ABOUT}
+        snapshot = Snapshot(about, prepared.graph, *prepared.made, found.mapped)
+        kept.note(snapshot, found.blocks)
 
 
 def model_of(
-    found: Imported, prepared: Prepared, backends: tuple[Backend, ...], options: Options
+    prepared: Prepared, backends: tuple[Backend, ...], options: Options, kept: KeptModel | None
 ) -> Model:
     """Return the model."""
-    about = ModelSource(
-        found.file,
-        found.opsets,
-        found.ir_version,
-        found.producer,
-        found.metadata,
-        found.warnings,
-        found.mapped,
-    )
-    return Model(prepared.graph, backends, options, evaluate, about, prepared.made)
+    source, graph, made = prepared
+    return Model(graph, backends, options, evaluate, source, made, kept)

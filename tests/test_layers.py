@@ -66,8 +66,9 @@ ROOMS: dict[str, dict[str, str]] = {
         "cutting": "recipe attention fusion",
         "tuning": "recipe codegen driver algorithms families",
         "group_recipes": "recipe codegen algorithms gemm conv fusion families",
-        "backend": "recipe codegen driver algorithms device gemm conv fusion"
-        " smaller_groups cutting families tuning group_recipes",
+        "claims": "recipe codegen driver algorithms device gemm conv fusion"
+        " smaller_groups cutting families group_recipes",
+        "backend": "recipe device claims tuning",
         "on_paper": "recipe codegen driver control",
     },
     "backends/numpy": {

@@ -35,6 +35,7 @@ from ..plan.backend import Interpreter
 from ..plan.device_io import Resident
 from ..plan.exchange import HOST_IO, IOPlacement, exchange_of
 from ..plan.host import HOST
+from ..plan.layout import LayOut, lay_out
 from ..plan.plan import Memory, Plan
 from ..plan.rows import Row
 from .body import opened, settled
@@ -52,6 +53,7 @@ class Program:
         resources: what it is made with.
         is_body: whether its input types may differ between runs, as in a loop.
         ends: where inputs and results are; on the host, unless it is one plan.
+        laying: lays out the plan, if it is one; see `plan.layout.lay_out`.
 
     Attributes:
         graph: what it runs.
@@ -70,6 +72,7 @@ class Program:
         *,
         is_body: bool = False,
         ends: IOPlacement = HOST_IO,
+        laying: LayOut = lay_out,
     ) -> None:
         self.graph = graph
         self.stages: list[Stage] = []
@@ -88,14 +91,14 @@ class Program:
         self._tail_inputs: tuple[Value, ...] = ()
         self._dying: dict[Node, list[Value]] = {}
         try:
-            self._build(ends)
+            self._build(ends, laying)
         except BaseException:
             self.close()
             raise
 
     # ── building ─────────────────────────────────────────────────────────────────────────────
 
-    def _build(self, ends: IOPlacement) -> None:
+    def _build(self, ends: IOPlacement, laying: LayOut) -> None:
         check_sizes(self.graph, self._resources.budget, self._resources.on_host)
         late = late_nodes(self.graph, self._resources, is_body=self._is_body)
         early = [node for node in self.graph.nodes if node not in late]
@@ -109,7 +112,7 @@ class Program:
         self._interpreter = self._resources.interpreter(lonely)
         values = (*self.graph.inputs, *self.graph.outputs.values())
         if not late and not eager and all(map(is_plannable, values)):
-            self._only = self._plan(self.graph, ends)
+            self._only = self._plan(self.graph, ends, laying)
             self.stages.append(Stage(self._only))
             exchange = exchange_of(self._only.device)
             self.resident = Resident(self._only, exchange) if exchange else None
@@ -161,11 +164,12 @@ class Program:
         """Whether it is a single plan whose results are separate arrays."""
         return self._only is not None
 
-    def _plan(self, graph: Graph, ends: IOPlacement = HOST_IO) -> Plan:
+    def _plan(self, graph: Graph, ends: IOPlacement = HOST_IO, laying: LayOut = lay_out) -> Plan:
         resources = self._resources
         options, stores = resources.options, resources.stores
         budget = resources.budget
-        return Plan(graph, resources.backends, options, stores, ends, self._nesting, budget)
+        backends = resources.backends
+        return Plan(graph, backends, options, stores, ends, self._nesting, budget, laying)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
 

@@ -193,6 +193,12 @@ class Graph:
             raise ValueError(f"'{node.name}' is not a node of this graph")
         return at
 
+    def fill(self, values: Iterable[Value], nodes: Iterable[Node]) -> None:
+        """Give an empty graph its values and nodes, which are connected and in order."""
+        self._names = {value.name: value for value in values}
+        self._nodes = list(nodes)
+        self._node_names = {node.name for node in self._nodes}
+
     def set_outputs(self, outputs: Mapping[str, Value]) -> None:
         """Set the graph's results, by external name."""
         self._outputs, self._labels = dict(outputs), {}

@@ -200,10 +200,11 @@ class RefusedRewrite:
 
 @dataclass(slots=True)
 class Rewrites:
-    """Every rewrite of a graph in order, and those refused."""
+    """Every rewrite of a graph in order, those refused, and passes that found no end."""
 
     log: list[Rewrite] = field(default_factory=list[Rewrite])
     refused: list[RefusedRewrite] = field(default_factory=list["RefusedRewrite"])
+    endless: list[str] = field(default_factory=list[str])
 
     def __len__(self) -> int:
         return len(self.log)
@@ -213,7 +214,7 @@ class Rewrites:
 
     def copy(self) -> Rewrites:
         """Return an independent copy of the log, to be continued."""
-        return Rewrites(list(self.log), list(self.refused))
+        return Rewrites(list(self.log), list(self.refused), list(self.endless))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -241,7 +242,7 @@ def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites:
             continue
         check_time()
         before = len(rewrites)
-        for text in _ending(each, graph, context):
+        for text in _ending(each, graph, context, rewrites):
             check_time()
             rewrites.log.append(Rewrite(len(rewrites) + 1, each.name, text))
             if limit is not None and len(rewrites) >= limit:
@@ -278,7 +279,7 @@ def _verify(graph: Graph, changed_by: Pass) -> None:
         raise ValueError(f"pass '{changed_by.name}' left a broken graph: {error}") from error
 
 
-def _ending(each: Pass, graph: Graph, context: Context) -> Iterator[str]:
+def _ending(each: Pass, graph: Graph, context: Context, rewrites: Rewrites) -> Iterator[str]:
     """Run one pass, and stop one that undoes its own rewrites: the graph is right after each."""
     left = _FEWEST_REWRITES + _REWRITES_PER_NODE * len(graph.nodes)
     bodies_counted = False
@@ -289,6 +290,7 @@ def _ending(each: Pass, graph: Graph, context: Context) -> Iterator[str]:
             bodies_counted = True
             left = _REWRITES_PER_NODE * sum(1 for _ in graph.walk())
         if not left:
+            rewrites.endless.append(each.name)
             warnings.warn(
                 f"pass '{each.name}' found no end and was stopped; its last rewrite: {text}. "
                 f"Results are right, but may be slower. Without this pass: skip=('{each.name}',). "

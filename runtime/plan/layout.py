@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..base.guard import check_time, planning
 from ..errors import ModelError
@@ -54,6 +54,20 @@ def lay_out(
             _alias_in_place(layout)
             _check_places(layout.slots)
             return layout, found
+
+
+#: `lay_out`, or what stands for it.
+LayOut = Callable[
+    [
+        Graph,
+        Sequence[Backend],
+        Options,
+        Mapping[Device, WeightStore],
+        IOPlacement,
+        Backend | None,
+    ],
+    tuple[Layout, Partition],
+]
 
 
 def _build(layout: Layout, bars: Bars) -> bool:

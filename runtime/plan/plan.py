@@ -35,7 +35,7 @@ from .backend import (
 from .bind import bind_row, joined, sequence
 from .exchange import HOST_IO, Exchange, IOPlacement, exchange_of
 from .host import HOST, array
-from .layout import lay_out
+from .layout import LayOut, lay_out
 from .result_memory import ResultMemory
 from .rows import Layout, Row, Slot, lives_of
 from .streams import assign, is_capturable, segments, side_by_side
@@ -112,8 +112,9 @@ class Plan:
         ends: IOPlacement = HOST_IO,
         nesting: Backend | None = None,
         budget: Budget | None = None,
+        laying: LayOut = lay_out,
     ) -> None:
-        layout, found = lay_out(graph, backends, options, stores, ends, nesting)
+        layout, found = laying(graph, backends, options, stores, ends, nesting)
         self.graph = graph
         self.ends = ends
         self.rows = layout.rows

@@ -35,6 +35,7 @@ from .bound_plan import BoundModel
 from .bucket_program import BucketProgram
 from .io_boundary import IOBoundary, Place
 from .io_types import Owned, TensorInfo
+from .kept_plans import KeptModel
 from .overflow import Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
@@ -81,6 +82,7 @@ class Model(CheckedClosable):
         source: where the graph comes from; None for a graph made from another model's, whose
             user has been warned of what its file declares wrongly.
         made: the graph after the passes, if they have run already.
+        kept: what is kept of it on disk; None if nothing is.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class Model(CheckedClosable):
         evaluate: Evaluate,
         source: ModelSource | None = None,
         made: Optimised | None = None,
+        kept: KeptModel | None = None,
     ) -> None:
         self.source = source or ModelSource()
         self.options = options
@@ -109,7 +112,13 @@ class Model(CheckedClosable):
         self._boundary = IOBoundary(graph, self.backends[0].device)
         with self._bounded():
             self._programs = ProgramCache(
-                graph, self._boundary, self._resources, self._close_stores, self.source.file, made
+                graph,
+                self._boundary,
+                self._resources,
+                self._close_stores,
+                self.source.file,
+                made,
+                kept,
             )
 
     # ── description ──────────────────────────────────────────────────────────────────────────

@@ -30,11 +30,13 @@ from ..passes.bucketing import Bucket, bucketed
 from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.format import Format
+from ..plan.layout import lay_out
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
 from .flags import flags_of
 from .growth import Growth, bounded_by, count_of, is_batch, rooms
 from .io_boundary import IOBoundary
+from .kept_plans import KeptModel
 from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
@@ -69,6 +71,7 @@ class ProgramCache:
         closed: called when the last program is closed, after `ProgramPool.close`.
         file: the model's path, for errors.
         made: the graph of all outputs, if it has been made already.
+        kept: what is kept of the model on disk; None if nothing is.
 
     Attributes:
         rewrites: what the passes did to the graph of all outputs.
@@ -85,7 +88,9 @@ class ProgramCache:
         closed: Callable[[], None],
         file: str | None = None,
         made: Optimised | None = None,
+        kept: KeptModel | None = None,
     ) -> None:
+        self._kept = kept
         self._imported, self._file = graph, file
         self._declared = {value.name: value.type for value in graph.inputs}
         self.trusts_sizes = False
@@ -119,6 +124,8 @@ class ProgramCache:
         graphs = [self._imported, *self._graphs.values()]
         self._imported = Graph(self._imported.name)
         self._graphs.clear()
+        if self._kept is not None:
+            self._kept.close()
         free(graphs)
         closed, self._on_closed = self._on_closed, _do_nothing
         closed()
@@ -213,6 +220,11 @@ class ProgramCache:
         edit: Callable[[Bucket], Bucket] | None = None,
     ) -> Program:
         """Make a program; with `room`, one for a bucket of growing sizes."""
+        kept = None
+        if self._kept is not None and wanted == self.default and room is None and rows_of is None:
+            kept = self._kept.program(types, ends, self._graphs[self._whole], self._resources)
+            if kept is not None and kept.graph is not None:
+                return self._ended(Program(kept.graph, self._resources, ends=ends, laying=kept))
         unclear = ambiguous(sizes_of(self._imported.inputs, types))
         known = tuple(
             (name, type_)
@@ -239,15 +251,23 @@ class ProgramCache:
             bucket = bucket if edit is None else edit(bucket)
             optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         lower(bound)
+        if unclear or known or resources.doubts.is_told:  # its warnings would not be kept
+            kept = None
         try:
             if bucket is not None:
                 program: Program = BucketProgram(bucket, resources, ends)
             else:
-                program = Program(bound, resources, ends=ends)
+                program = Program(bound, resources, ends=ends, laying=kept or lay_out)
         except UnsupportedError as error:
             if self._file:
                 error.add_note(f"model: {self._file}")
             raise
+        if kept is not None:
+            kept.end()
+        return self._ended(program)
+
+    def _ended(self, program: Program) -> Program:
+        """Return a program that has been made, or read."""
         # Sizes make constants of shapes and tables, which no other program reads.
         program.on_closed = self._forget
         self._slow.look(program)

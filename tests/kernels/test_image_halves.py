@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends import open_backends
-from tercet.backends.cuda import backend
+from tercet.backends.cuda import claims
 from tercet.backends.cuda.codegen.copies import into_halves
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.gemm import f32, image_halves
@@ -221,7 +221,7 @@ def test_networks(
     """What stores halves and what reads them, behind one another, at any magnitude."""
     force(monkeypatch, name)
     if " split " in name:  # the emulator runs clusters twice
-        monkeypatch.setattr(backend, "_in_place", lambda *_: ())
+        monkeypatch.setattr(claims, "_in_place", lambda *_: ())
     x = normal(*shape) * np.float32(magnitude)
     options = replace(OPTIONS, algorithms=FIRST)
     with Model(make(shape, 128), [hopper], options, evaluate) as model:

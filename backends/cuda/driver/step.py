@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.errors import UncompiledError
 from ....runtime.ir.dtypes import DType, float32, float64, int32, int64, uint32, uint64
 from ....runtime.ir.graph import Node, Value
@@ -49,6 +50,13 @@ def launches_for(nodes: Iterable[Node], recipe: Recipe) -> tuple[Launch, ...]:
     return tuple(one.noted(of_images=True) if of_images else one for one in launches)
 
 
+@record
+class Estimate:
+    """What stands for the problem of a step that was kept; see `Choice`."""
+
+    microseconds: float
+
+
 class KernelStep:
     """The step of a recipe; compiles in the background until it is bound.
 
@@ -59,7 +67,7 @@ class KernelStep:
         fill: see `runtime.backend.Filling`.
     """
 
-    capturable = True
+    capturable = portable = True
 
     def __init__(
         self,
@@ -68,10 +76,19 @@ class KernelStep:
         recipe: Recipe,
         task: Choice | None = None,
     ) -> None:
-        self.site, self.task = site, task
-        self.launches = launches_for(site.nodes, recipe)
-        if site.at_end and self.launches and self.launches[0].is_reversible:  # it reads the inputs
-            self.launches = (self.launches[0].noted(backwards=True), *self.launches[1:])
+        launches = launches_for(site.nodes, recipe)
+        if site.at_end and launches and launches[0].is_reversible:  # it reads the inputs
+            launches = (launches[0].noted(backwards=True), *launches[1:])
+        self._begin(device, site, launches, task)
+
+    def _begin(
+        self,
+        device: DriverDevice,
+        site: BuildContext,
+        launches: tuple[Launch, ...],
+        task: Choice | None,
+    ) -> None:
+        self.site, self.task, self.launches = site, task, launches
         self._device = device
         self._held: list[View] = []  # constants, which stay where they are when stores forget them
         self._codes = [device.compiler.submit(launch.source) for launch in self.launches]
@@ -79,6 +96,23 @@ class KernelStep:
         self.scratch = max((launch.scratch for launch in self.launches), default=0)
         target = device.compiler.target
         self.fill = max((fill_of(launch, target) for launch in self.launches), default=0.0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes it again; see `runtime.plan.keeping.Portable`."""
+        task = None if self.task is None else Estimate(self.task.microseconds)
+        return KernelStep.again, (self._device, self.site, self.launches, task)
+
+    @staticmethod
+    def again(
+        device: DriverDevice,
+        site: BuildContext,
+        launches: tuple[Launch, ...],
+        task: Choice | None,
+    ) -> KernelStep:
+        """Return a step that was kept."""
+        step = object.__new__(KernelStep)
+        step._begin(device, site, launches, task)
+        return step
 
     @property
     def ends_at_end(self) -> bool:

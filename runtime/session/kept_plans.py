@@ -1,0 +1,360 @@
+"""Models and plans that later processes read from a folder, instead of making them again.
+
+What is between a file and a plan depends on the file's bytes, the options, the device and the
+versions of what made it, and on nothing else. The entry of a model has its graphs, as imported and
+after the passes, and says where the elements of constants are: in the model's files, whose digests
+it has, or in a file of its own, if passes computed them. The entry of a program has its graph, with
+sizes, and its rows. What is missing, damaged, or of other files is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, NamedTuple
+from weakref import ref
+
+import numpy as np
+
+from ..base.cache import Cache
+from ..base.file_parts import Array, Block, digest_of, read_parts
+from ..base.files import replacing
+from ..base.record import record
+from ..control.resources import Resources
+from ..ir.graph import Graph
+from ..ir.mapped import Mapped
+from ..ir.types import ValueType
+from ..options import Options
+from ..passes import Rewrites
+from ..plan.backend import Backend, Device, knows
+from ..plan.exchange import HOST_IO, IOPlacement
+from ..plan.keeping import Keeping, Portable
+from ..plan.layout import lay_out
+from ..plan.partition import Partition
+from ..plan.rows import Layout
+from ..plan.weights import WeightStore
+from .kept_graphs import BESIDE, Arrays, Place, Unkept, dumped, loaded
+
+#: Bytes of a model's files: all are read to see whether they are the same.
+MOST_READ = 2 << 30
+#: Bytes of computed constants that are kept of a model, and of a program.
+MOST_COMPUTED, MOST_OF_PROGRAM = 256 << 20, 16 << 20
+#: Bytes of all entries; those that were used longest ago are removed.
+MOST = 2 << 30
+#: What reading an entry raises if it is not what this version writes.
+_FAILURES = (
+    Unkept,
+    OSError,
+    EOFError,
+    ImportError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    pickle.PickleError,
+)
+_MODEL, _WEIGHTS, _PROGRAM = ".model", ".weights", ".program"
+
+
+@record
+class KeptFile:
+    """A file with constants of a model.
+
+    Attributes:
+        path: with links resolved.
+        name: of external data in the model, which are mapped; None for a file that is read.
+        size: its bytes.
+        digest: of all of them.
+    """
+
+    path: str
+    name: str | None
+    size: int
+    digest: bytes
+
+
+class Snapshot(NamedTuple):
+    """A model before anything is planned.
+
+    Attributes:
+        about: what the file says of itself, by attribute of `ModelSource`.
+        graph: as imported.
+        made: the graph after the passes.
+        rewrites: what they did.
+        mapped: its external data.
+    """
+
+    about: Mapping[str, Any]
+    graph: Graph
+    made: Graph
+    rewrites: Rewrites
+    mapped: tuple[Mapped, ...]
+
+
+class KeptModel:
+    """The entries of one model with its options.
+
+    Args:
+        folder: of the cache.
+        file: the model's path as given.
+        key: all that its graphs depend on besides its files.
+
+    Raises:
+        OSError: there is no such file.
+    """
+
+    def __init__(self, folder: Path, file: str, key: bytes) -> None:
+        self._folder, self._file, self._path = folder / "plans", file, os.path.realpath(file)
+        self._cache = Cache(self._folder)
+        self._name = sha256(key + os.fsencode(self._path)).hexdigest()[:40]
+        self._began = _signature(self._path)
+        self._identity = b""  # of the entry that the model was read from, or written to
+        self._arrays = list[Array]()
+        self._snapshot: Snapshot | None = None
+        self._blocks: tuple[Block, ...] = ()
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────
+
+    def read(self) -> Snapshot | None:
+        """Return the model, or None if it has to be made."""
+        entry = self._cache.read(self._name + _MODEL)
+        if entry is None:
+            return None
+        try:
+            files, places, graphs = loaded(entry, (), {})
+            blocks, mapped = dict[int, Sequence[Block]](), list[Mapped]()
+            for number, each in enumerate(files):
+                blocks[number] = self._read(number, each, places, mapped)
+            self._arrays = [place.array(blocks[place.file]) for place in places]
+            about, graph, made, rewrites = loaded(graphs, self._arrays, {})
+        except _FAILURES:
+            self._arrays = []
+            return None
+        self._identity = sha256(entry).digest()
+        for suffix in (_MODEL, _WEIGHTS):
+            self._touch(self._name + suffix)
+        return Snapshot(about, graph, made, rewrites, tuple(mapped))
+
+    def _read(
+        self, number: int, about: KeptFile, places: Sequence[Place], mapped: list[Mapped]
+    ) -> list[Block]:
+        """Return the bytes of a file that arrays are in.
+
+        Raises:
+            Unkept: it is another file.
+            OSError, EOFError: it cannot be read.
+        """
+        if about.name is not None and self._resolved(about.name) != about.path:
+            raise Unkept(f"'{about.name}' is another file")
+        with open(about.path, "rb") as file:
+            before = os.fstat(file.fileno())
+            if before.st_size != about.size or digest_of(file) != about.digest:
+                raise Unkept(f"'{about.path}' has changed")
+            if about.name is not None:
+                mapping = mmap(file.fileno(), about.size, access=ACCESS_READ)
+                path = Path(about.path)
+                mapped.append(Mapped(about.name, self._file, about.size, ref(mapping), path))
+                return [Block(number, 0, np.frombuffer(mapping, np.uint8))]
+            bounds = _together(place.bounds for place in places if place.file == number)
+            parts = read_parts(file, bounds)
+            if os.fstat(file.fileno()).st_mtime_ns != before.st_mtime_ns:
+                raise Unkept(f"'{about.path}' changes")
+        return [Block(number, at, data) for (at, _), data in zip(bounds, parts, strict=True)]
+
+    def _resolved(self, name: str) -> str:
+        """Return the path of external data."""
+        return os.path.realpath(os.path.join(os.path.dirname(self._file), name))
+
+    def note(self, snapshot: Snapshot, blocks: Sequence[Block]) -> None:
+        """Note what the model was made of; it is kept with its first program."""
+        sizes = (self._began[0], *(each.nbytes for each in snapshot.mapped))
+        if sum(sizes) <= MOST_READ and not snapshot.rewrites.endless:
+            self._snapshot, self._blocks = snapshot, tuple(blocks)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        """Keep the model.
+
+        Raises:
+            Unkept: it cannot be kept, or a file has changed.
+            OSError: a file cannot be read or written.
+        """
+        if self._cache.refusal():
+            raise Unkept("others may write to the folder")
+        blocks, mapped = list(self._blocks), snapshot.mapped
+        for number, each in enumerate(mapped, 1):
+            if (mapping := each.mapping()) is not None:
+                blocks.append(Block(number, 0, np.frombuffer(mapping, np.uint8)))
+        arrays = Arrays((), blocks, MOST_COMPUTED, len(mapped) + 1)
+        graphs = dumped(tuple(snapshot[:-1]), arrays, {})
+        files = [_described(self._path)]
+        files += [_described(str(each.path), each.name) for each in mapped]
+        if arrays.nbytes:
+            weights = self._folder / (self._name + _WEIGHTS)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with replacing(weights, mode=0o600) as stream:
+                stream.writelines(arrays.parts())
+            files.append(_described(str(weights)))
+        if _signature(self._path) != self._began:
+            raise Unkept("the file has changed")
+        entry = dumped((files, arrays.places, graphs), Arrays((), (), 0), {})
+        self._cache.write(self._name + _MODEL, entry)
+        self._arrays, self._identity = arrays.all, sha256(entry).digest()
+
+    def close(self) -> None:
+        """Forget what the model is made of; nothing is kept any more."""
+        self._identity, self._arrays, self._snapshot, self._blocks = b"", [], None, ()
+
+    # ── programs ─────────────────────────────────────────────────────────────────────────────
+
+    def program(
+        self,
+        types: Mapping[str, ValueType | None],
+        ends: IOPlacement,
+        general: Graph,
+        resources: Resources,
+    ) -> KeptProgram | None:
+        """Return a program of all outputs that is kept, or will be; None if it cannot be.
+
+        Args:
+            types: of the inputs.
+            ends: where inputs and results are.
+            general: the graph after the passes.
+            resources: what programs are made with.
+        """
+        backends = resources.backends
+        marks = [each.kept_as for each in backends if isinstance(each, Keeping)]
+        is_known = self._identity or self._snapshot is not None
+        if not is_known or len(marks) < len(backends) or None in marks or ends.lent:
+            return None
+        given: dict[str, object] = {"general": general}
+        for device, store in resources.stores.items():
+            given |= {f"device {device.name}": device, f"store {device.name}": store}
+        sizes = [(name, type_, getattr(type_, "ints", None)) for name, type_ in types.items()]
+        return KeptProgram(self, repr((marks, sizes, ends)).encode(), given)
+
+    def read_program(self, key: bytes, given: Mapping[str, object]) -> tuple[Any, ...] | None:
+        """Return what was written under a key; None if nothing was."""
+        if not self._identity or (entry := self._cache.read(self._entry(key))) is None:
+            return None
+        try:
+            places, rows, behind = loaded(entry, (), {})
+            beside = [Block(BESIDE, 0, np.frombuffer(behind, np.uint8))]
+            arrays = [*self._arrays, *(place.array(beside) for place in places)]
+            found: tuple[Any, ...] = loaded(rows, arrays, given)
+        except _FAILURES:
+            return None
+        self._touch(self._entry(key))
+        return found
+
+    def dumped(self, root: tuple[object, ...], given: Mapping[str, object]) -> bytes | None:
+        """Return the entry of a program; None if it cannot be kept."""
+        try:
+            if self._snapshot is not None:
+                snapshot, self._snapshot = self._snapshot, None
+                self._write(snapshot)
+                self._blocks = ()
+            arrays = Arrays(self._arrays, (), MOST_OF_PROGRAM)
+            rows = dumped(root, arrays, given)
+            parts = arrays.places, rows, b"".join(arrays.parts())
+            return dumped(parts, Arrays((), (), 0), {})
+        except _FAILURES:
+            return None
+
+    def write_program(self, key: bytes, entry: bytes) -> None:
+        """Keep a program, and remove entries that were not used for long."""
+        if self._identity:
+            self._cache.write(self._entry(key), entry)
+            _sweep(self._folder)
+
+    def _entry(self, key: bytes) -> str:
+        return sha256(self._identity + key).hexdigest()[:40] + _PROGRAM
+
+    def _touch(self, name: str) -> None:
+        """Note that an entry was used."""
+        with suppress(OSError):
+            os.utime(self._folder / name)
+
+
+class KeptProgram:
+    """One program, which is read or written.
+
+    Args:
+        model: the model's entries.
+        key: what it depends on besides the model.
+        given: what its rows refer to, by name.
+
+    Attributes:
+        graph: that of a program that was kept; None if it has to be made.
+    """
+
+    def __init__(self, model: KeptModel, key: bytes, given: Mapping[str, object]) -> None:
+        self._model, self._key, self._given = model, key, given
+        self._found = model.read_program(key, given)
+        self.graph: Graph | None = None if self._found is None else self._found[0]
+        self._made: bytes | None = None
+
+    def __call__(
+        self,
+        graph: Graph,
+        backends: Sequence[Backend],
+        options: Options,
+        stores: Mapping[Device, WeightStore],
+        ends: IOPlacement = HOST_IO,
+        nesting: Backend | None = None,
+    ) -> tuple[Layout, Partition]:
+        """Return the rows that were kept, or make them; see `plan.layout.lay_out`."""
+        if self._found is not None:
+            layout = Layout(graph, stores, ends, backends[0].device)
+            _, layout.rows, layout.slots, layout.inputs, layout.outputs, refusals = self._found
+            return layout, Partition((), refusals)
+        layout, found = lay_out(graph, backends, options, stores, ends, nesting)
+        if all(row.step is None or knows(row.step, Portable) for row in layout.rows):
+            rows = [replace(row, claim=None) for row in layout.rows]
+            root = graph, rows, layout.slots, layout.inputs, layout.outputs, found.refusals
+            self._made = self._model.dumped(root, self._given)
+        return layout, found
+
+    def end(self) -> None:
+        """Write the program, which has been bound."""
+        if self._made is not None:
+            self._model.write_program(self._key, self._made)
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    """Return what changes with a file."""
+    about = os.stat(path)
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
+
+
+def _described(path: str, name: str | None = None) -> KeptFile:
+    with open(path, "rb") as file:
+        return KeptFile(path, name, os.fstat(file.fileno()).st_size, digest_of(file))
+
+
+def _together(bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return parts of a file, in order, with those that overlap as one."""
+    found = list[tuple[int, int]]()
+    for start, end in sorted(bounds):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the entries that were used longest ago, beyond `MOST` bytes."""
+    with suppress(OSError):
+        found = [(each.stat(), each.path) for each in os.scandir(folder)]
+        total = sum(about.st_size for about, _ in found)
+        for about, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
+            if total <= MOST:
+                return
+            os.unlink(path)
+            total -= about.st_size

@@ -1,0 +1,87 @@
+"""Which models are kept on disk with their plans, and what these depend on; see `kept_plans`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .runtime import __path__ as _runtime
+from .runtime.base.file_parts import print_of
+from .runtime.ir.custom import OPERATORS_AROUND
+from .runtime.ir.mapped import external_data_dir
+from .runtime.options import Options
+from .runtime.passes.driver import VERIFY
+from .runtime.session.freeze import FROZEN
+from .runtime.session.kept_plans import KeptModel
+from .runtime.session.refit import WEIGHTS
+from .version import __version__
+
+#: Environment variable: ``0`` makes every plan anew, and keeps none.
+PLANS = "TERCET_PLANS"
+#: The folders of this package that plans depend on.
+_FOLDERS = ("runtime", "importers", "backends")
+
+
+def kept_model(
+    source: object,
+    backend: str | Sequence[str],
+    options: Options,
+    fallback: str | Sequence[str] | None,
+    given: Sequence[Mapping[Any, Any] | None],
+    map_external_data: bool,
+) -> KeptModel | None:
+    """Return what is kept of a model, or will be; None if that is not known by its file.
+
+    Args:
+        source: see `load`; only files are kept.
+        backend: see `load`.
+        options: of the model.
+        fallback: see `load`.
+        given: operators, frozen inputs and weights of the caller.
+        map_external_data: see `load`.
+    """
+    if not isinstance(source, str | os.PathLike) or any(given) or options.tune:
+        return None
+    if os.environ.get(PLANS) == "0" or os.environ.get(VERIFY):
+        return None
+    if FROZEN.get() or WEIGHTS.get() or OPERATORS_AROUND.get() or external_data_dir():
+        return None
+    if not map_external_data or not os.path.isfile(path := os.fsdecode(source)):
+        return None
+    chosen = [_text(getattr(options, f.name)) for f in fields(options) if f.name != "cache"]
+    parts = (_made_by(), path, repr((backend, fallback)), *chosen)
+    if any(" at 0x" in part for part in parts):
+        return None
+    key = "\0".join(parts).encode(errors="surrogateescape")
+    try:
+        return KeptModel(options.cache, path, key)
+    except OSError:  # the importer says so
+        return None
+
+
+def _text(value: object) -> str:
+    """Return the value of an option; functions by name."""
+    name = getattr(value, "__qualname__", None)
+    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+
+
+@cache
+def _made_by() -> str:
+    """Return what identifies the code that makes plans: this package's, and that of others."""
+    root = Path(_runtime[0]).parent
+    own = print_of(str(root / folder) for folder in _FOLDERS).hex()
+    spec = find_spec("onnx")  # which is not imported
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
+    onnx = "" if folder is None else (folder / "version.py").read_text(errors="replace")
+    versions = (__version__, sys.version, np.__version__, ml_dtypes.__version__, onnx)
+    return "\0".join((own, *versions, platform.machine(), sys.byteorder))
