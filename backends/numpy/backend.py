@@ -50,6 +50,14 @@ class NumpyBackend:
         """The host."""
         return HOST
 
+    @property
+    def kept_as(self) -> str:
+        """See `runtime.plan.keeping.Keeping`: plans are kept if it takes no node of them."""
+        return "numpy"
+
+    def provide(self) -> None:
+        """See `runtime.plan.keeping.Keeping`."""
+
     def claim(self, graph: Graph, free: Set[Node], options: Options) -> Iterator[Claim | Decline]:
         """Yield claims of fused nodes, then one for every single node."""
         kinds = dict.fromkeys(type(node.op) for node in graph.nodes if node in free)

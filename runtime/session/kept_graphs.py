@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base.file_parts import Block
 from ..base.record import record
-from ..ir.dtypes import BY_ONNX, TO_ONNX
+from ..ir.dtypes import BY_ONNX, TO_ONNX, string
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, ValueType
@@ -31,7 +31,7 @@ _OTHERS = {
     "functools": {"partial"},
     "numpy": {"dtype", "ndarray"},
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
-    "numpy.core.multiarray": {"_reconstruct", "scalar"},
+    "numpy._core.numeric": {"_frombuffer"},
 }
 _PACKAGE = __name__.partition(".")[0]
 #: Each array starts at a multiple of these bytes.
@@ -123,7 +123,7 @@ class Arrays:
             Unkept: its type is not ONNX's, or there are too many bytes.
         """
         if id(data) not in self._numbers:
-            if data.dtype.hasobject or data.dtype not in TO_ONNX:
+            if data.dtype == string or data.dtype not in TO_ONNX:
                 raise Unkept(f"a constant of {data.dtype}")
             self.places.append(self._place(data))
             self._numbers[id(data)] = len(self.all)
@@ -200,7 +200,7 @@ class _Writer(pickle.Pickler):
                 raise Unkept(f"'{obj.name}' of another graph")
             type_ = None if obj.is_constant else obj.type
             return _again, ("loose", obj.name, type_, obj.declared, obj.data)
-        if type(obj) is np.ndarray and not cast("Array", obj).dtype.hasobject:
+        if type(obj) is np.ndarray and cast("Array", obj).dtype in TO_ONNX and obj.dtype != string:
             return _again, ("array", self._arrays.number(obj))
         if issubclass(type(obj), np.dtype) and obj in TO_ONNX:
             return _again, ("dtype", TO_ONNX[obj])

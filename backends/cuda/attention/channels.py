@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice, pairwise
 from math import gcd, prod
 
@@ -34,7 +35,7 @@ from ..codegen.moves import Movement, linear, movement, moves
 from ..gemm.atoms import HALVES, atom_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
 from ..recipe.launch import Launch
-from ..recipe.operands import Ints, Packed, Tensor, ceil_div
+from ..recipe.operands import Ints, Packed, Tensor, as_it_is, ceil_div
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.targets import Target
@@ -423,7 +424,7 @@ def channel_attention(
         args={
             **tensors,
             **members,
-            "factors": Packed((), ("factors", table.tobytes()), lambda: table),
+            "factors": Packed((), ("factors", table.tobytes()), partial(as_it_is, table)),
             **{"pixels": pixels, "size": size, "floor": found.floor or 0.0},
             "chunk": ceil_div(tiles, blocks) * 16 * warps,
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from math import gcd, prod
@@ -18,6 +19,7 @@ from ..recipe.operands import (
     Ints,
     Packed,
     Tensor,
+    as_it_is,
     broadcast_strides,
     ceil_div,
     divisors,
@@ -197,7 +199,7 @@ def table_of(table: Array | None) -> Packed | None:
     """Return the constant of a table of places, which is uploaded once."""
     if table is None:
         return None
-    return Packed((), ("places", sha256(table.tobytes()).hexdigest()), lambda: table)
+    return Packed((), ("places", sha256(table.tobytes()).hexdigest()), partial(as_it_is, table))
 
 
 def vector_of(

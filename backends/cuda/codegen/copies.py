@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import gcd, prod
 
 from ....runtime.ir.dtypes import DType, float32
@@ -15,6 +16,7 @@ from ..recipe.operands import (
     Ints,
     Packed,
     Tensor,
+    as_it_is,
     ceil_div,
     divisors,
     index_type,
@@ -313,7 +315,7 @@ def given(y: Tensor, data: Array) -> Launch:
 
 
 def _given(y: Tensor, data: Array, moves: Ints) -> Launch:
-    source = Packed((), ("given", y.dtype.name, data.tobytes()), lambda: data)
+    source = Packed((), ("given", y.dtype.name, data.tobytes()), partial(as_it_is, data))
     launch = copy_strided(y, y, moves)
     return replace(launch, args={**launch.args, "x": source})
 

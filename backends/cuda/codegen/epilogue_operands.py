@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 
 from ....runtime.base.record import record
@@ -117,11 +118,11 @@ def _kind_of(
 
 def _numbers(mask: Value, dtype: DType) -> Packed:
     """Return a constant of booleans as zeros and ones."""
+    return Packed((mask,), ("numbers", dtype), partial(_converted, dtype=dtype))
 
-    def pack(data: Array) -> Array:
-        return data.astype(dtype)
 
-    return Packed((mask,), ("numbers", dtype), pack)
+def _converted(data: Array, dtype: DType) -> Array:
+    return data.astype(dtype)
 
 
 def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> tuple[int, int, int] | None:

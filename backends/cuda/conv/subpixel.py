@@ -170,6 +170,10 @@ def pack_phases(w: Array, strides: Ints) -> Array:
     return np.ascontiguousarray(flipped).reshape(prod(strides) * m, c, *taps)
 
 
+def _tiled(data: Array, count: int) -> Array:
+    return np.tile(data, count)
+
+
 def _with_operands(
     launch: Launch, conv: ConvProblem, phases: ConvProblem, there: Scratch | Tensor
 ) -> Launch:
@@ -189,7 +193,7 @@ def _with_operands(
         if isinstance(given, Tensor) and given.value is y:
             return there
         if isinstance(given, Tensor) and given.value is b and conv.b is not None:
-            tiled = partial(np.tile, reps=prod(strides))
+            tiled = partial(_tiled, count=prod(strides))
             return Packed((conv.b.value,), ("tiled", prod(strides)), tiled)
         return given
 

@@ -134,44 +134,25 @@ class ExpertWeights:
 
     @property
     def _words(self) -> Packed:
-        layer, nbytes = self.layer, self.bytes
-
-        def pack(w: Array) -> Array:
-            rows = w.shape[0] * w.shape[1]
-            return words_of(w, rows, nbytes, layer.bits).reshape(*w.shape[:2], nbytes)
-
+        pack = partial(_words_of, nbytes=self.bytes, bits=self.layer.bits)
         return self._arranged("words", pack, "weights")
 
     @property
     def _factors(self) -> Packed:
-        count, padded_to, dtype, has_zeros = self._blocks, self.blocks, self.dtype, self.has_zeros
-        bits = self.layer.bits
-
-        def pack(scales: Array, zeros: Array | None = None) -> Array:
-            experts, rows = scales.shape[:2]
-            own = scales.reshape(experts * rows, -1).astype(dtype)
-            own = np.repeat(own, count // own.shape[1], 1)
-            points = None
-            if has_zeros:
-                points = np.full(own.shape, 1 << (bits - 1), dtype)
-                if zeros is not None:
-                    points = _points(zeros, scales, bits).astype(dtype)
-                    points = np.repeat(points, count // points.shape[1], 1)
-            sizes = {"rows": len(own), "count": count, "padded": padded_to, "bits": bits}
-            return factors_of(own, points, **sizes).reshape(experts, rows, -1)
-
-        return self._arranged(("factors", has_zeros), pack, "scales", "zero_points")
+        pack = partial(
+            _factors_of,
+            dtype=self.dtype,
+            count=self._blocks,
+            padded_to=self.blocks,
+            bits=self.layer.bits,
+            has_zeros=self.has_zeros,
+        )
+        return self._arranged(("factors", self.has_zeros), pack, "scales", "zero_points")
 
     @property
     def _floats(self) -> Packed:
-        layer, dtype, word = self.layer, self.dtype, self._word
-
-        def pack(w: Array, scales: Array | None = None, zeros: Array | None = None) -> Array:
-            if scales is not None:
-                w = _unpacked(w, scales, zeros, layer).astype(dtype)
-            return padded(w, word)
-
-        names = ("weights", "scales", "zero_points") if layer.bits else ("weights",)
+        pack = partial(_floats_of, layer=self.layer, dtype=self.dtype, word=self._word)
+        names = ("weights", "scales", "zero_points") if self.layer.bits else ("weights",)
         return self._arranged("floats", pack, *names)
 
     @property
@@ -179,12 +160,8 @@ class ExpertWeights:
         """The biases as [experts, products, columns]; None for none."""
         if all(source.bias is None for source in self.sources):
             return None
-        shape, dtype = (self.layer.experts, self.layer.columns), self.dtype
-
-        def pack(bias: Array | None = None) -> Array:
-            return np.zeros(shape, dtype) if bias is None else bias
-
-        return self._arranged("bias", pack, "bias")
+        shape = (self.layer.experts, self.layer.columns)
+        return self._arranged("bias", partial(_bias_of, shape=shape, dtype=self.dtype), "bias")
 
     def _arranged(self, name: object, pack: Callable[..., Array], *fields: str) -> Packed:
         """Return constants as [experts, products, columns, ...].
@@ -199,6 +176,52 @@ class ExpertWeights:
         values = tuple(t.value for one in tensors for t in one if t is not None)
         layout = ("experts", name, self.layer, self.fusion, self.dtype.name, given)
         return Packed(values, layout, partial(_arrange, pack, given, self.fusion))
+
+
+def _words_of(w: Array, nbytes: int, bits: int) -> Array:
+    rows = w.shape[0] * w.shape[1]
+    return words_of(w, rows, nbytes, bits).reshape(*w.shape[:2], nbytes)
+
+
+def _factors_of(
+    scales: Array,
+    zeros: Array | None = None,
+    *,
+    dtype: DType,
+    count: int,
+    padded_to: int,
+    bits: int,
+    has_zeros: bool,
+) -> Array:
+    experts, rows = scales.shape[:2]
+    own = scales.reshape(experts * rows, -1).astype(dtype)
+    own = np.repeat(own, count // own.shape[1], 1)
+    points = None
+    if has_zeros:
+        points = np.full(own.shape, 1 << (bits - 1), dtype)
+        if zeros is not None:
+            points = _points(zeros, scales, bits).astype(dtype)
+            points = np.repeat(points, count // points.shape[1], 1)
+    sizes = {"rows": len(own), "count": count, "padded": padded_to, "bits": bits}
+    return factors_of(own, points, **sizes).reshape(experts, rows, -1)
+
+
+def _floats_of(
+    w: Array,
+    scales: Array | None = None,
+    zeros: Array | None = None,
+    *,
+    layer: ExpertLayer,
+    dtype: DType,
+    word: int,
+) -> Array:
+    if scales is not None:
+        w = _unpacked(w, scales, zeros, layer).astype(dtype)
+    return padded(w, word)
+
+
+def _bias_of(bias: Array | None = None, *, shape: tuple[int, int], dtype: DType) -> Array:
+    return np.zeros(shape, dtype) if bias is None else bias
 
 
 def _arrange(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
-from ..recipe.operands import Packed, Tensor
+from ..recipe.operands import Packed, Tensor, as_it_is
 
 #: Adjacent rows of one constant.
 INTERLEAVE = 8
@@ -36,8 +36,12 @@ def interleaved_biases(
 
 def _bias(bias: Tensor | Packed | None, n: int, dtype: DType) -> Packed:
     if isinstance(bias, Tensor):
-        return Packed((bias.value,), "as it is", lambda data: data)
-    return bias or Packed((), ("zeros", n, dtype), lambda: np.zeros(n, dtype))
+        return Packed((bias.value,), "as it is", as_it_is)
+    return bias or Packed((), ("zeros", n, dtype), partial(_zeros, n, dtype))
+
+
+def _zeros(n: int, dtype: DType) -> Array:
+    return np.zeros(n, dtype)
 
 
 def _interleave(

@@ -131,7 +131,7 @@ class PackedWeights:
     def _rows(self) -> Packed:
         """The integers in rows as they are."""
         op = self.op
-        own = Packed((self.b.value,), ("rows", op.N), lambda b: b.reshape(op.N, -1))
+        own = Packed((self.b.value,), ("rows", op.N), partial(_in_rows, rows=op.N))
         return own if self.other is None else interleaved(own, self.other._rows)
 
     @property
@@ -250,6 +250,10 @@ def factors_of(
     elif zeros is not None:
         found[:, :count, 1] = zeros.reshape(rows, count)
     return found
+
+
+def _in_rows(b: Array, rows: int) -> Array:
+    return b.reshape(rows, -1)
 
 
 def fragments_of(rows: Callable[..., Array], *sources: Array, chunks: int, bits: int) -> Array:

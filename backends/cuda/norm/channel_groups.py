@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import gcd, lcm, log2, prod
 
 import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import FLOATS, DType, float64
+from ....runtime.ir.types import Array
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
@@ -168,9 +169,12 @@ def normalize_channels(
 
 def _each(channels: int, dtype: DType, number: int) -> Packed:
     """Return a number for each channel."""
-    return Packed(
-        (), ("each", channels, dtype.name, number), lambda: np.full(channels, number, dtype)
-    )
+    layout = ("each", channels, dtype.name, number)
+    return Packed((), layout, partial(_full, channels, number, dtype))
+
+
+def _full(channels: int, number: int, dtype: DType) -> Array:
+    return np.full(channels, number, dtype)
 
 
 @lru_cache(maxsize=256)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import sha256
 
 import numpy as np
@@ -21,7 +22,7 @@ from ....runtime.ops.ml import (
 )
 from ..algorithms.registry import Answer, kernel, need_dtypes
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor, ceil_div
+from ..recipe.operands import Arguments, Given, Packed, Scratch, Tensor, as_it_is, ceil_div
 from ..recipe.source import arithmetic
 
 NUMBERS = FLOATS | INTEGERS | {bool_}
@@ -38,7 +39,7 @@ def attribute(data: Array | None) -> Packed | None:
     if data is None or not data.size:
         return None
     name = sha256(data.tobytes()).hexdigest()
-    return Packed((), ("attribute", str(data.dtype), name), lambda: data)
+    return Packed((), ("attribute", str(data.dtype), name), partial(as_it_is, data))
 
 
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import gcd, prod
 
 import numpy as np
 
+from ....runtime.ir.types import Array
 from ....runtime.ops.elementwise import BitCast
 from ....runtime.ops.movement import (
     CenterCropPad,
@@ -236,9 +238,11 @@ def _in_order(x: Tensor, axes: Sequence[int]) -> Tensor | Packed:
     """Return a constant in another order of axes than its own; other tensors have it already."""
     if x.data is None or tuple(axes) == tuple(range(x.rank)):
         return x
-    return Packed(
-        (x.value,), ("axes", *axes), lambda data: np.ascontiguousarray(data.transpose(axes))
-    )
+    return Packed((x.value,), ("axes", *axes), partial(_transposed, axes=tuple(axes)))
+
+
+def _transposed(data: Array, axes: Ints) -> Array:
+    return np.ascontiguousarray(data.transpose(axes))
 
 
 _MODES = ("constant", "edge", "reflect", "wrap")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import gcd, prod
 
 import ml_dtypes
@@ -20,7 +21,7 @@ from ..codegen.elementwise import ANY, SMALL_FLOATS, in_chains
 from ..codegen.epilogue import Epilogue, no_epilogue
 from ..recipe.arguments import MAX_TABLE, TooLarge
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Arguments, Ints, Packed, Scratch, Tensor, index_type, order
+from ..recipe.operands import Arguments, Ints, Packed, Scratch, Tensor, as_it_is, index_type, order
 
 #: Elements that a result of two axes may read, and bytes of a word of adjacent results.
 MAX_TAPS, WORD = 16, 16
@@ -305,7 +306,7 @@ def _plane(stage: _Resampling) -> Launch:
 
 def _table(data: Array, dtype: DType) -> Packed:
     made = np.ascontiguousarray(data.astype(dtype))
-    return Packed((), ("table", dtype.name, made.tobytes()), lambda: made)
+    return Packed((), ("table", dtype.name, made.tobytes()), partial(as_it_is, made))
 
 
 # ── grids ────────────────────────────────────────────────────────────────────────────────────────

@@ -105,12 +105,17 @@ class Packed:
     Attributes:
         sources: the constants.
         layout: identifies the packing; equal layouts mean equal bytes.
-        pack: computes the array from the arrays of `sources`, once per model.
+        pack: computes the array from the arrays of `sources`, once per model; can be pickled.
     """
 
     sources: tuple[Value, ...]
     layout: Hashable
     pack: Callable[..., Array] = field(compare=False)
+
+
+def as_it_is(data: Array) -> Array:
+    """Return an array: what packs a constant that needs nothing, or that a recipe has made."""
+    return data
 
 
 @record
