@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy as np
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.recipe.launch import Launch
+from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.control.bounded_outputs import bounded
@@ -117,13 +119,16 @@ def stores(device: DryDevice) -> dict[Any, WeightStore]:
 
 
 def launches(layout: Layout) -> list[Launch]:
-    """Return every launch of a plan, in order."""
-    return [
+    """Return every launch of a plan, in order; plans are kept, so what packs can be pickled."""
+    found = [
         launch
         for row in layout.rows
         if isinstance(row.step, KernelStep)
         for launch in row.step.launches
     ]
+    for operand in (operand for launch in found for operand in launch.operands):
+        assert not isinstance(operand, Packed) or pickle.dumps(operand.pack)
+    return found
 
 
 def files_of(graph: Graph) -> list[str]:
