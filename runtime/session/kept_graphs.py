@@ -18,7 +18,7 @@ import numpy as np
 
 from ..base.file_parts import Block
 from ..base.record import record
-from ..ir.dtypes import BY_ONNX, TO_ONNX, string
+from ..ir.dtypes import BY_ONNX, TO_ONNX, DType, string
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array, ValueType
@@ -177,7 +177,7 @@ def dumped(root: object, arrays: Arrays, given: Mapping[str, object]) -> bytes:
 
 
 def _again(kind: str, *_: Any) -> Any:
-    """Stand for a maker of `_Reader`."""
+    """Stand for `_Maker.make`."""
     raise Unkept(f"{kind} without a reader")
 
 
@@ -192,10 +192,10 @@ class _Writer(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         """Return what makes an object again; see `pickle.Pickler`."""
         if (name := self._given.get(id(obj))) is not None:
-            return _again, ("given", name)
+            return _again, ("known", name)
         if isinstance(obj, Value | Node):
             if obj in self._places:
-                return _again, (type(obj).__name__, *self._places[obj])
+                return _again, (type(obj).__name__.lower(), *self._places[obj])
             if isinstance(obj, Node) or obj.producer is not None or obj.consumers:
                 raise Unkept(f"'{obj.name}' of another graph")
             type_ = None if obj.is_constant else obj.type
@@ -247,7 +247,7 @@ class _Writer(pickle.Pickler):
             {name: at[v] for name, v in graph.outputs.items()},
         )
         about = graph.name, graph.general, dict(graph.needs)
-        return _again, ("Graph", number, about, [type_ for type_, _ in types], values, nodes, ends)
+        return _again, ("graph", number, about, [type_ for type_, _ in types], values, nodes, ends)
 
 
 # ── reading ──────────────────────────────────────────────────────────────────────────────────────
@@ -267,46 +267,53 @@ def loaded(data: bytes, arrays: Sequence[Array], given: Mapping[str, object]) ->
     return _Reader(BytesIO(data), arrays, given).load()
 
 
-def _loose(
-    name: str, type_: ValueType | None, declared: ValueType | None, data: Array | None
-) -> Value:
-    """Return a value that is in no graph."""
-    return Value(name, type_, data=data, declared=declared)
-
-
 class _Reader(pickle.Unpickler):
     def __init__(
         self, stream: BytesIO, arrays: Sequence[Array], given: Mapping[str, object]
     ) -> None:
         super().__init__(stream)
-        self._values = dict[int, list[Value]]()
-        self._nodes = dict[int, list[Node]]()
-        self._makers: Mapping[str, Any] = {
-            "Value": self._value,
-            "Node": self._node,
-            "loose": _loose,
-            "array": arrays.__getitem__,
-            "given": given.__getitem__,
-            "dtype": BY_ONNX.__getitem__,
-            "Graph": self._graph,
-        }
+        self._maker = _Maker(arrays, given)
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return a class or function; see `pickle.Unpickler`."""
         if (module, name) == (__name__, _again.__name__):
-            return self._make
+            return self._maker.make
         if module.partition(".")[0] != _PACKAGE and name not in _OTHERS.get(module, ()):
             raise Unkept(f"{module}.{name} is not kept")
         return super().find_class(module, name)
 
-    def _make(self, kind: str, *parts: Any) -> Any:
-        return self._makers[kind](*parts)
+
+class _Maker:
+    """Makes what `_again` stands for; not the reader, which would wait for garbage collection."""
+
+    def __init__(self, arrays: Sequence[Array], given: Mapping[str, object]) -> None:
+        self._arrays, self._given = arrays, given
+        self._values = dict[int, list[Value]]()
+        self._nodes = dict[int, list[Node]]()
+
+    def make(self, kind: str, *parts: Any) -> Any:
+        """Return what was replaced by these arguments."""
+        return getattr(self, f"_{kind}")(*parts)
 
     def _value(self, graph: int, at: int) -> Value:
         return self._values[graph][at]
 
     def _node(self, graph: int, at: int) -> Node:
         return self._nodes[graph][at]
+
+    def _loose(
+        self, name: str, type_: ValueType | None, declared: ValueType | None, data: Array | None
+    ) -> Value:
+        return Value(name, type_, data=data, declared=declared)
+
+    def _array(self, number: int) -> Array:
+        return self._arrays[number]
+
+    def _known(self, name: str) -> object:
+        return self._given[name]
+
+    def _dtype(self, number: int) -> DType:
+        return BY_ONNX[number]
 
     def _graph(
         self,
@@ -317,12 +324,11 @@ class _Reader(pickle.Unpickler):
         nodes: Sequence[_NodeRow],
         ends: tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]],
     ) -> Graph:
-        array = self._makers["array"]
         made = self._values[number] = [
             Value(
                 name,
                 types[kind],
-                data=None if data is None else array(data),
+                data=None if data is None else self._arrays[data],
                 declared=types[declared],
             )
             for name, data, kind, declared, _ in values

@@ -25,6 +25,7 @@ import numpy as np
 from ..base.cache import Cache
 from ..base.file_parts import Array, Block, digest_of, read_parts
 from ..base.files import replacing
+from ..base.parallel import same_threads
 from ..base.record import record
 from ..control.resources import Resources
 from ..ir.graph import Graph
@@ -121,6 +122,7 @@ class KeptModel:
 
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
+    @same_threads()
     def read(self) -> Snapshot | None:
         """Return the model, or None if it has to be made."""
         entry = self._cache.read(self._name + _MODEL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -445,3 +446,27 @@ def test_nothing_else_is_read_from_an_entry() -> None:
     for other in (os.system, print, subprocess.Popen):
         with pytest.raises(Unkept, match="not kept"):
             loaded(pickle.dumps(other), (), {})
+
+
+def test_processes_that_keep_a_model_at_once(opened: Open, tmp_path: Path) -> None:
+    path = written(tmp_path, "convolutions")
+    first, second = opened(path), opened(path)
+    expected = told(first, sizes_of(first))
+    assert told(second, sizes_of(second)) == expected
+    third = opened(path)
+    assert told(third, sizes_of(third)) == expected
+    assert [len(entries(tmp_path, kind)) for kind in ("model", "weights", "program")] == [1, 1, 1]
+
+
+def test_closed_models_hold_no_computed_constants(opened: Open, tmp_path: Path) -> None:
+    path = written(tmp_path, "convolutions")
+    for _ in range(2):
+        model = opened(path)
+        model.prepare(sizes_of(model))
+        own = {id(value.data) for value in model.imported.constants}
+        computed = [v.data for v in model.graph.constants if id(v.data) not in own]
+        held = [weakref.ref(data) for data in computed if data is not None]
+        assert held
+        del computed
+        model.close()
+        assert not [data for each in held if (data := each()) is not None]
