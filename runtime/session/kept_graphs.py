@@ -278,9 +278,13 @@ class _Reader(pickle.Unpickler):
         """Return a class or function; see `pickle.Unpickler`."""
         if (module, name) == (__name__, _again.__name__):
             return self._maker.make
-        if module.partition(".")[0] != _PACKAGE and name not in _OTHERS.get(module, ()):
-            raise Unkept(f"{module}.{name} is not kept")
-        return super().find_class(module, name)
+        if name in _OTHERS.get(module, ()):
+            return super().find_class(module, name)
+        if module.partition(".")[0] == _PACKAGE:
+            found = super().find_class(module, name)
+            if str(getattr(found, "__module__", "")).partition(".")[0] == _PACKAGE:
+                return found  # not what a module of this package has imported
+        raise Unkept(f"{module}.{name} is not kept")
 
 
 class _Maker:

@@ -442,10 +442,18 @@ def test_warnings_are_repeated(opened: Open, tmp_path: Path) -> None:
             model.prepare(sizes_of(model))
 
 
-def test_nothing_else_is_read_from_an_entry() -> None:
-    for other in (os.system, print, subprocess.Popen):
-        with pytest.raises(Unkept, match="not kept"):
-            loaded(pickle.dumps(other), (), {})
+@pytest.mark.parametrize(
+    "named",
+    [
+        *(pickle.dumps(other) for other in (os.system, print, subprocess.Popen)),
+        b"\x80\x04\x8c\x19tercet.runtime.base.cache\x8c\tos.system\x93.",
+        b"\x80\x04\x8c\x19tercet.runtime.base.cache\x8c\x02os\x93.",
+        b"\x80\x04\x8c\x19tercet.runtime.base.cache\x8c\x0btoken_bytes\x93.",
+    ],
+)
+def test_nothing_else_is_read_from_an_entry(named: bytes) -> None:
+    with pytest.raises(Unkept, match="not kept"):
+        loaded(named, (), {})
 
 
 def test_processes_that_keep_a_model_at_once(opened: Open, tmp_path: Path) -> None:
