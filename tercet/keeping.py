@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -37,7 +36,7 @@ def kept_model(
     backend: str | Sequence[str],
     options: Options,
     fallback: str | Sequence[str] | None,
-    given: Sequence[Mapping[Any, Any] | None],
+    given: Sequence[object],
     map_external_data: bool,
 ) -> KeptModel | None:
     """Return what is kept of a model, or will be; None if that is not known by its file.
@@ -47,7 +46,7 @@ def kept_model(
         backend: see `load`.
         options: of the model.
         fallback: see `load`.
-        given: operators, frozen inputs and weights of the caller.
+        given: what else `load` was given that plans depend on; nothing of it may be.
         map_external_data: see `load`.
     """
     if not isinstance(source, str | os.PathLike) or any(given) or options.tune:

@@ -203,7 +203,7 @@ class _Writer(pickle.Pickler):
         if type(obj) is np.ndarray and cast("Array", obj).dtype in TO_ONNX and obj.dtype != string:
             return _again, ("array", self._arrays.number(obj))
         if issubclass(type(obj), np.dtype) and obj in TO_ONNX:
-            return _again, ("dtype", TO_ONNX[obj])
+            return _again, ("dtype", TO_ONNX[cast(Any, obj)])
         return self._graph(obj) if type(obj) is Graph else NotImplemented
 
     def _graph(self, graph: Graph) -> Any:
