@@ -239,7 +239,21 @@ class OneHot(Op):
             return values.with_shape(None)
         axis = normalize_axis(self.axis, len(indices.shape) + 1)
         shape = (*indices.shape[:axis], _depth_of(depth), *indices.shape[axis:])
-        return values.with_shape(checked(shape))
+        result = values.with_shape(checked(shape))
+        hot = _hot(indices, axis, shape[axis])
+        if hot is None:
+            return result
+        return rearrange(result, lambda pair: np.take(pair, hot), values)
+
+
+def _hot(indices: TensorType, axis: int, size: Dim) -> Array | None:
+    """Return 1 where small known indices point on a new axis, 0 elsewhere; None if unknown."""
+    known = indices.known if is_small(indices) else None
+    if known is None or not isinstance(size, int):
+        return None
+    places = np.expand_dims(known.astype(np.int64), axis)
+    line = np.expand_dims(np.arange(size), [i for i in range(places.ndim) if i != axis])
+    return (np.where(places < 0, places + size, places) == line).astype(np.intp)
 
 
 def _depth_of(depth: TensorType) -> Dim:

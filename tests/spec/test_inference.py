@@ -222,9 +222,9 @@ def with_sizes(type_: ValueType | None, sizes: Mapping[str, int]) -> ValueType |
 SHAPE_ARITHMETIC = (
     *("Abs", "Add", "And", "Ceil", "Clip", "Concat", "ConstantOfShape", "Div", "Expand"),
     *("Flatten", "Floor", "Gather", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
-    *("Min", "Mod", "Mul", "Neg", "Not", "Or", "Reciprocal", "Reshape", "Round", "Shape", "Sign"),
-    *("Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose", "Unsqueeze"),
-    *("Where", "Xor"),
+    *("Min", "Mod", "Mul", "Neg", "Not", "OneHot", "Or", "Reciprocal", "Reshape", "Round", "Shape"),
+    *("Sign", "Size", "Slice", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tile", "Transpose"),
+    *("Unsqueeze", "Where", "Xor"),
 )
 
 
