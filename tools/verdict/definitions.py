@@ -21,6 +21,7 @@ from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import TensorType, ValueType
 from ...runtime.ops.elementwise import Add, Div, Mean, Sum
+from .machines import Machine, by_steps, has_sums
 from .operators import COMPOSED, plain_kind, rounds
 
 Types = tuple[ValueType | None, ...]
@@ -72,6 +73,8 @@ def _definition(node: Node, dtype: DType) -> Graph | None:
     given = [value for value in inputs if value is not None]
     if isinstance(node.op, (Sum, Mean)):
         results: Sequence[Value] = (_added_up(graph, given, mean=isinstance(node.op, Mean)),)
+    elif isinstance(node.op, Machine) and has_sums(node.op):
+        results = by_steps(graph, node.op, given[0])
     else:
         results = graph.insert(node.op, inputs, len(node.outputs)).outputs
     graph.set_outputs({f"output{i}": value for i, value in enumerate(results)})

@@ -88,9 +88,9 @@ from .unspecified import Opened, with_open_rows, with_other_integers, with_other
 _TILE = 3
 #: Formats in which runtimes may round every step of an operator that ONNX defines as a function.
 _NARROW = {"float16", "bfloat16"}
-#: Operators that onnxruntime's CPU provider runs so in any format: the variance of a group is there
-#: the mean of squares less the square of the mean.
-_RUN_BY_STEPS = {"GroupNormalization"}
+#: Operators that run so in any format: onnxruntime's CPU provider computes the variance of a group
+#: as the mean of squares less the square of the mean, and kernel values are rounded one by one.
+_RUN_BY_STEPS = {"GroupNormalization", "SVMClassifier", "SVMRegressor"}
 #: A magnitude that every number but zero has.
 _ANY = 1e-300
 
@@ -275,7 +275,7 @@ class _Shake:
     def _shake_steps(self, graph: Graph, node: Node) -> None:
         """Let noisy runs compute a node as ONNX defines it, step by step."""
         names = {self._name(value) for value in (*node.distinct_reads, *node.outputs)}
-        formats = _NARROW | {"float32"} if node.kind in _RUN_BY_STEPS else _NARROW
+        formats = _NARROW | {"float32"} if plain_kind(node) in _RUN_BY_STEPS else _NARROW
         for name in names & formats:
             if name not in self._definitions:
                 self._definitions[name] = Definitions(partial(self._shake_definition, name))

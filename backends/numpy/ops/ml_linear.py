@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType, float32
+from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
 from ..engine.prepared import attribute
@@ -50,7 +50,7 @@ def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
 # ── support vector machines ──────────────────────────────────────────────────────────────────────
 
 
-def _kernel(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Array:
+def kernel_values(op: SVMClassifier | SVMRegressor, rows: Array, vectors: Array) -> Array:
     """Return the kernel values of every row and vector: [rows, vectors]."""
     gamma, offset, degree = op.kernel_params or (0.0, 0.0, 0.0)
     if op.kernel_type == "RBF":
@@ -76,17 +76,21 @@ def _coefficients(op: SVMClassifier | SVMRegressor, dtype: DType, rows: int) -> 
     return attribute(op, "coefficients", dtype).reshape(rows, -1)
 
 
+def _summed(features: Array, coefficients: Array) -> Array:
+    """Return weighted sums of each row's kernel values: float64, as they may nearly cancel."""
+    return multiply(features.astype(float64, copy=False), coefficients[:, np.newaxis])[:, 0]
+
+
 @kernel(SVMRegressor)
 def svm_regressor(op: SVMRegressor, x: Array) -> Array:
     """Return the weighted kernel values with the support vectors, plus rho."""
     rows = rows_of(x)
-    coefficients = _coefficients(op, rows.dtype, 1)
+    features = rows
     if op.n_supports:
         vectors = attribute(op, "support_vectors", rows.dtype).reshape(op.n_supports, -1)
-        features = _kernel(op, rows, vectors)
-    else:
-        features = rows
-    scores = multiply(features, coefficients.T) + attribute(op, "rho", rows.dtype, (0.0,))[:1]
+        features = kernel_values(op, rows, vectors)
+    sums = _summed(features, attribute(op, "coefficients", float64))
+    scores = (sums + attribute(op, "rho", float64, (0.0,))[:1])[:, np.newaxis]
     if op.one_class:
         return np.where(scores > 0, 1, -1).astype(float32)
     return _regressed(scores, op.post_transform)
@@ -120,15 +124,15 @@ def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
     ends = np.cumsum(counts)
     spans = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
     vectors = attribute(op, "support_vectors", rows.dtype).reshape(ends[-1], -1)
-    coefficients = attribute(op, "coefficients", rows.dtype).reshape(-1, ends[-1])
-    features = _kernel(op, rows, vectors)
+    coefficients = _coefficients(op, float64, classes - 1)
+    features = kernel_values(op, rows, vectors)
     scores = [
-        multiply(features[:, spans[i]], coefficients[j - 1, spans[i], np.newaxis])[:, 0]
-        + multiply(features[:, spans[j]], coefficients[i, spans[j], np.newaxis])[:, 0]
+        _summed(features[:, spans[i]], coefficients[j - 1, spans[i]])
+        + _summed(features[:, spans[j]], coefficients[i, spans[j]])
         for i in range(classes)
         for j in range(i + 1, classes)
     ]
-    return np.stack(scores, 1) + attribute(op, "rho", rows.dtype, (0.0,))
+    return np.stack(scores, 1) + attribute(op, "rho", float64, (0.0,))
 
 
 def _votes(scores: Array, classes: int) -> Array:
