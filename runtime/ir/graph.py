@@ -269,7 +269,8 @@ class Graph:
         if names := self._labels.pop(old, []):
             self._outputs.update(dict.fromkeys(names, new))
             self._labels.setdefault(new, []).extend(names)
-            new.declared = new.declared or old.declared
+            if new.producer is not None:  # what an input may be is not for others to say
+                new.declared = new.declared or old.declared
 
     def replace(self, node: Node, values: Sequence[Value]) -> None:
         """Remove `node`, and make all readers of its outputs read `values`."""

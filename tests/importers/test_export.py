@@ -21,7 +21,7 @@ from tercet.runtime.errors import LimitError, UnsupportedError, UsageError
 from tercet.runtime.ir.dtypes import BY_ONNX, DType, float32, int64, string
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.types import Array, SequenceType, TensorType
+from tercet.runtime.ir.types import Array, SequenceType, Shape, TensorType
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.quantize import DequantizeLinear
@@ -46,7 +46,7 @@ def opset(model: ModelProto, domain: str = "") -> int:
     return next(entry.version for entry in model.opset_import if entry.domain == domain)
 
 
-def graph_of(*dtypes: DType, shape: tuple[int | str, ...] = (2, 3)) -> Graph:
+def graph_of(*dtypes: DType, shape: Shape = (2, 3)) -> Graph:
     """Return a graph with inputs x0, x1, … and nothing else."""
     graph = Graph("test")
     for i, dtype in enumerate(dtypes):
@@ -266,6 +266,16 @@ def test_types_are_declared() -> None:
     element = proto.input[1].type.sequence_type.elem_type.tensor_type
     assert (element.elem_type, element.HasField("shape")) == (TensorProto.INT64, False)
     assert [value.name for value in proto.value_info] == ["inner"]
+
+
+def test_an_input_stays_what_it_is() -> None:
+    """skl2onnx declares results of one row, also of a transformer that gives what it gets."""
+    graph = graph_of(float32, shape=(None, 3))
+    result = graph.insert(Identity(), list(graph.inputs), ["y"]).output
+    result.declared = TensorType(float32, (1, 3))
+    finished(graph, y=result)
+    graph.redirect(result, graph.inputs[0])
+    assert load(export(graph)).graph.inputs[0].tensor.shape == (None, 3)
 
 
 def test_texts_of_the_file() -> None:
