@@ -21,6 +21,7 @@ from tercet.tools.workshop.fuzz.graphs_page import Tally, markdown, summary
 from tercet.tools.workshop.fuzz.growing import RandomGraph
 from tercet.tools.workshop.fuzz.respelling import respelled
 from tercet.tools.workshop.fuzz.variants import with_functions
+from tercet.tools.workshop.fuzz.whole_biases import with_whole_biases
 from tercet.tools.workshop.onnxruntime_process import (
     Onnxruntime,
     OnnxruntimeEnded,
@@ -89,6 +90,32 @@ def test_layers_of_integers_are_held_against_those_of_floats() -> None:
         warnings.simplefilter("ignore")  # of types that rewrites change
         assert list(findings(graph.model(), feeds, count=tried)) == []
     assert tried["on integers"] == 1
+
+
+def test_biases_are_rounded_before_layers_of_integers_are_compared() -> None:
+    """Half a step of the sums more is another integer; onnxruntime rounds it likewise."""
+    proto = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["": 17]>
+    layer (float[2,2] x) => (uint8[2,2] y)
+    <float s = {0.5}, uint8 z = {128}, int8[2,2] w = {3,-5,7,2}, float t = {0.25}, int8 o = {0},
+     float[2] b = {0.99,-1.05}, float u = {0.04}> {
+      q = QuantizeLinear (x, s, z)
+      d = DequantizeLinear (q, s, z)
+      f = DequantizeLinear (w, t, o)
+      m = MatMul (d, f)
+      a = Add (m, b)
+      y = QuantizeLinear (a, u, z)
+    }""")
+    feeds = {"x": np.array([[0.5, 1], [-1.5, 0.5]], np.float32)}
+    whole = with_whole_biases(proto)
+    (bias,) = (each for each in whole.graph.initializer if list(each.dims) == [2])
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(bias), [1, -1])
+    with tercet.load(proto, integers=True) as held, tercet.load(whole, stop_at=0) as plain:
+        expected = run_onnxruntime(proto, feeds)["y"]
+        np.testing.assert_array_equal(held.run(feeds)["y"], expected)
+        np.testing.assert_array_equal(plain.run(feeds)["y"], expected)
+    with tercet.load(proto, stop_at=0) as floats:
+        assert (floats.run(feeds)["y"] != expected).any()
 
 
 def test_calls_of_functions_give_what_their_nodes_gave() -> None:

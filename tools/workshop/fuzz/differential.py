@@ -51,6 +51,7 @@ from .variants import (
     with_names,
     with_pieces,
 )
+from .whole_biases import with_whole_biases
 
 #: Graphs of one campaign; the next one has others.
 _APART = 1_000_000
@@ -205,8 +206,9 @@ def _of_integers(case: Case) -> Iterator[str]:
     """Yield what is wrong where layers between quantizers are layers of integers."""
     with load(case.proto, integers=True) as held:
         if "multiply_integers" in held.rewrites.counts:
-            found = flat(held.run(case.feeds))
-            yield from case.against("on integers", found, doubts=False)
+            found, whole = flat(held.run(case.feeds)), with_whole_biases(case.proto)
+            floats = replace(case, proto=whole, reference=_results(whole, case.feeds))
+            yield from floats.against("on integers", found, doubts=False)
 
 
 def in_other_dtype(case: Case, dtype: str, skip: Sequence[str] = ()) -> Iterator[str]:
