@@ -72,10 +72,8 @@ def check_algorithms(options: Options, openers: Iterable[Callable[..., Any]]) ->
             if name not in every:
                 reason = f"there is no algorithm '{name}'{_among(name, every)}"
                 raise unfit(UsageError, argument, reason, given)
-            known = _known(tables, [node])
-            if _is_operator(node) and name not in known:
-                reason = f"{node} has no algorithm '{name}'{_among(name, known)}"
-                raise unfit(UsageError, argument, reason, given)
+            if _is_operator(node) and name not in _known(tables, [node]):
+                raise unfit(UsageError, argument, _lacks(tables, [node], name), given)
 
 
 def check_nodes(
@@ -106,8 +104,7 @@ def check_nodes(
         known = _known(tables, kinds[node])
         for name in _plain(names):
             if name not in known:
-                kind = " and ".join(kinds[node])
-                reason = f"{kind} has no algorithm '{name}'{_among(name, known)}"
+                reason = _lacks(tables, kinds[node], name)
                 raise unfit(UsageError, "algorithms", reason, {node: names})
 
 
@@ -120,6 +117,20 @@ def _among(name: str, known: Iterable[str]) -> str:
     """Return a hint at the name that was meant, and the known ones."""
     known = [*known]
     return f"{did_you_mean(name, known)} (algorithms: {', '.join(known)})"
+
+
+def _lacks(
+    tables: Iterable[Mapping[str, Collection[str] | None]], operators: Iterable[str], name: str
+) -> str:
+    """Say that operators have no such algorithm, and what they have.
+
+    Names that all operators have are no algorithms: they choose what runs a node.
+    """
+    operators, known = [*operators], [*_known(tables, operators)]
+    lacks = f"{' and '.join(operators)} has no algorithm '{name}'"
+    if [*_known(tables, ())] == known:
+        return f"{lacks}; only what runs it can be chosen: {', '.join(known)}"
+    return lacks + _among(name, known)
 
 
 def _is_operator(node: str) -> bool:

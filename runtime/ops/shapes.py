@@ -36,7 +36,7 @@ def normalize_axis(axis: int, rank: int, name: str = "axis") -> int:
 
 
 def normalize_axes(axes: Iterable[int], rank: int) -> tuple[int, ...]:
-    """Return `axes` counted from the front, sorted; raises ShapeError for duplicates."""
+    """Return `axes` counted from the front, in their order; raises ShapeError for duplicates."""
     found = tuple(normalize_axis(axis, rank, "axes") for axis in axes)
     if len(set(found)) != len(found):
         raise ShapeError(f"axes={found} names an axis twice")

@@ -115,7 +115,7 @@ def test_what_is_there_when_the_time_is_up_is_shown(tercet: Tercet) -> None:
     ("arguments", "code", "text"),
     [
         ((LLAMA,), 2, "give one of --prompt TEXT, --ids 1,2,3"),
-        ((LLAMA, "-p", "a", "--ids", "1"), 2, "give one of --prompt TEXT, --ids 1,2,3"),
+        ((LLAMA, "-p", "a", "--audio", "b"), 2, "--prompt and --audio exclude each other"),
         ((LLAMA, "--ids", "a"), 2, "--ids a: expected whole numbers"),
         ((LLAMA, "--ids", "1", "--chat"), 2, "--chat needs --prompt"),
         ((LLAMA, "-p", "a", "--system", "b"), 2, "--system needs --chat"),

@@ -92,9 +92,17 @@ class PromptOptions(Group):
         from ..generate.generate import Asked
 
         texts = [sys.stdin.read() if text == "-" else text for text in self.prompt or ()]
-        if sum(map(bool, (texts, self.ids, self.input_features, self.audio))) != 1:
+        inputs = {
+            "--prompt": texts,
+            "--ids": self.ids,
+            "--input-features": self.input_features,
+            "--audio": self.audio,
+        }
+        given = [name for name, value in inputs.items() if value]
+        if len(given) != 1:
+            found = f"{' and '.join(given)} exclude each other; " if given else ""
             raise UsageError(
-                "give one of --prompt TEXT, --ids 1,2,3, --input-features FILE.npy and "
+                f"{found}give one of --prompt TEXT, --ids 1,2,3, --input-features FILE.npy and "
                 "--audio FILE.wav"
             )
         if self.system and not self.chat:
