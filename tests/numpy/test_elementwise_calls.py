@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,19 @@ def test_columns_are_negated_in_place(dtype: str, step: int) -> None:
     want = x * np.where(np.arange(step) == 1, -1, 1).astype(dtype)
     elementwise_call(ELEMENTWISE[ops.Neg](ops.Neg()), x[:, 1:2], out=x[:, 1:2])()
     assert np.array_equal(x, want)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("step", [2, 3, 4, 8])
+@pytest.mark.parametrize("op", [ops.IsNaN(), ops.IsInf()], ids=str)
+def test_columns_of_flags_are_stored(op: ops.IsNaN | ops.IsInf, step: int, dtype: str) -> None:
+    x = np.tile(np.array([1, np.nan, -np.inf, -0.0, np.inf], dtype), 20)
+    found = np.zeros((100, step), bool)
+    elementwise_call(ELEMENTWISE[type(op)](op), x, out=found[:, 1])()
+    assert not np.delete(found, 1, 1).any()
+    assert found[:, 1].tolist() == [
+        math.isnan(e) if op == ops.IsNaN() else math.isinf(e) for e in x
+    ]
 
 
 @pytest.mark.parametrize("name", [*map(str, DTYPES), "int8", "int64", "bool", "complex128", "O"])

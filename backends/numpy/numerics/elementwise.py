@@ -137,7 +137,11 @@ def equal(a: Array, b: Array, *, out: Array) -> None:
 
 def is_nan(x: Array, *, out: Array) -> None:
     """Return where x is NaN."""
-    np.isnan(x.astype(float32) if x.dtype in FLOAT8S else x, out=out)
+    x = x.astype(float32) if x.dtype in FLOAT8S else x
+    if out.flags.forc:
+        np.isnan(x, out=out)
+    else:  # where numpy 2.4 stores others than these elements
+        np.copyto(out, np.isnan(x))
 
 
 def is_inf(op: ops.IsInf) -> Function:
