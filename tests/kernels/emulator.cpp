@@ -12,7 +12,7 @@
 
 dim3 threadIdx, blockIdx, blockDim, gridDim, clusterDim;
 unsigned current;
-unsigned long long exchanged[1024];
+unsigned long long exchanged[2][1024];
 Meeting meetings[1 + 32], named[16], groups[1024];
 
 // Bytes of a stack. Those of up to `APART` threads begin at different places in the processor's caches,
@@ -37,6 +37,7 @@ static Jump scheduler;
 // Which threads of the block have ended, and how many.
 static bool done[1024];
 static unsigned ended;
+static unsigned upcoming;  // where the scheduler goes on
 
 // Returns how many threads from `first` to `last` have not ended.
 static unsigned alive(unsigned first, unsigned last)
@@ -48,18 +49,36 @@ static unsigned alive(unsigned first, unsigned last)
     return count;
 }
 
-// No function may have both ends of a jump.
-__attribute__((noinline, noreturn)) static void go_to(Jump& there) { __builtin_longjmp(there, 1); }
-
-__attribute__((noinline)) void give_way()
-{
-    if (!__builtin_setjmp(fibers[current].here)) go_to(scheduler);
-}
-
 // Whether a thread would only give way again.
 static bool still_waits(const Fiber& fiber)
 {
     return fiber.at && fiber.at->number == fiber.number && fiber.at->waiting < alive(fiber.first, fiber.last);
+}
+
+// Returns the first thread from this one on that can go on; the number of threads if there is none.
+static unsigned able_from(unsigned thread)
+{
+    while (thread < blockDim.x && (done[thread] || still_waits(fibers[thread]))) ++thread;
+    return thread;
+}
+
+static void place(unsigned thread) { threadIdx.x = current = thread; }
+
+// No function may have both ends of a jump.
+__attribute__((noinline, noreturn)) static void go_to(Jump& there) { __builtin_longjmp(there, 1); }
+
+// Goes on with the next thread of this round; with the scheduler if that has to begin, or there is none.
+__attribute__((noinline, noreturn)) static void go_on()
+{
+    upcoming = able_from(current + 1);
+    if (upcoming == blockDim.x || !fibers[upcoming].stack) go_to(scheduler);
+    place(upcoming);
+    go_to(fibers[upcoming].here);
+}
+
+__attribute__((noinline)) void give_way()
+{
+    if (!__builtin_setjmp(fibers[current].here)) go_on();
 }
 
 void meet(Meeting& at, unsigned first, unsigned last)
@@ -246,23 +265,20 @@ __attribute__((noinline)) static void begin(Fiber& fiber)
     setcontext(&context);
 }
 
-// Runs a thread until it gives way.
+// Runs a thread, and those behind it, until one has to begin.
 __attribute__((noinline)) static void resume(Fiber& fiber)
 {
     if (__builtin_setjmp(scheduler)) return;
     fiber.stack ? go_to(fiber.here) : begin(fiber);
 }
 
-static void place(unsigned thread) { threadIdx.x = current = thread; }
-
 // Runs each thread of the block until it gives way.
 static void run_threads()
 {
-    for (unsigned t = 0; t < blockDim.x; ++t)
-        if (!done[t] && !still_waits(fibers[t])) {
-            place(t);
-            resume(fibers[t]);
-        }
+    for (upcoming = able_from(0); upcoming < blockDim.x;) {
+        place(upcoming);
+        resume(fibers[upcoming]);
+    }
 }
 
 static void run_block(bool barriers)
@@ -290,7 +306,7 @@ struct Block {
     std::vector<Fiber> fibers = std::vector<Fiber>(blockDim.x);
     std::vector<char> shared, shown;
     Meeting meetings[1 + 32] = {}, named[16] = {}, groups[1024] = {};
-    unsigned long long exchanged[1024] = {};
+    unsigned long long exchanged[2][1024] = {};
     bool done[1024] = {};
     unsigned ended = 0;
 

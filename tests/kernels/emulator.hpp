@@ -135,7 +135,6 @@ inline double cospi(double x) { return std::cos(M_PI * x); }
 // ── fibers ────────────────────────────────────────────────────────────────────────────────────
 
 extern unsigned current;
-extern unsigned long long exchanged[1024];
 
 // Threads that wait for each other: those of the block, of one warp, or of a group of a warp's lanes,
 // which has the number of its first thread.
@@ -159,14 +158,19 @@ inline void __syncwarp(unsigned lanes = ~0u)
     else meet(meetings[1 + warp], warp * 32, warp * 32 + 32);
 }
 
+// What threads show to others of their warp, in turns of two: when one of them overwrites what it has shown, all have
+// met once more, so they have read it.
+inline unsigned turn() { return meetings[1 + current / 32].number % 2; }
+extern unsigned long long exchanged[2][1024];
+
 template <typename T> T exchange(unsigned lanes, T value, unsigned lane)
 {
     static_assert(sizeof(T) <= 8);
-    const unsigned own = current;
-    memcpy(&exchanged[own], &value, sizeof(T));
+    unsigned long long* all = exchanged[turn()];
+    memcpy(&all[current], &value, sizeof(T));
     __syncwarp(lanes);
-    memcpy(&value, &exchanged[own / 32 * 32 + lane % 32], sizeof(T));
-    __syncwarp(lanes);
+    memcpy(&value, &all[current / 32 * 32 + lane % 32], sizeof(T));
+    if (lanes != ~0u) __syncwarp(lanes);  // the turn is that of the warp
     return value;
 }
 template <typename T> T __shfl_sync(unsigned lanes, T value, int lane)
@@ -191,11 +195,11 @@ template <typename T> T __shfl_up_sync(unsigned lanes, T value, int delta)
 
 inline unsigned __ballot_sync(unsigned, int predicate)
 {
-    exchanged[current] = predicate != 0;
+    unsigned long long* all = exchanged[turn()];
+    all[current] = predicate != 0;
     __syncwarp();
     unsigned found = 0;
-    for (int lane = 0; lane < 32; ++lane) found |= (unsigned)(exchanged[current / 32 * 32 + lane] != 0) << lane;
-    __syncwarp();
+    for (int lane = 0; lane < 32; ++lane) found |= (unsigned)(all[current / 32 * 32 + lane] != 0) << lane;
     return found;
 }
 template <typename T> T __reduce_max_sync(unsigned lanes, T value)

@@ -31,32 +31,38 @@ inline void cp_async_commit() {}
 template <typename V> void pin(V&) {}
 template <int N> void cp_async_wait() {}
 
-// What every thread of a block shows to the others of its warp.
-inline u32 shown[1024][6];
-inline void show(const u32* words, int count)
+// Words that the lanes of a warp show to one another, in turns as `exchanged`.
+struct Shown {
+    u32 words[6][32];
+
+    // Copies one of them of four neighbouring lanes.
+    void of_four(int word, int lane, u32* to) const { memcpy(to, words[word] + lane, 16); }
+};
+inline Shown shown[2][32];
+template <int COUNT> const Shown& show(const u32 (&words)[COUNT])
 {
-    memcpy(shown[current], words, 4 * count);
+    Shown& all = shown[turn()][current / 32];
+    for (int i = 0; i < COUNT; ++i) all.words[i][current % 32] = words[i];
     __syncwarp();
+    return all;
 }
-inline const u32* of_lane(int lane) { return shown[current / 32 * 32 + lane]; }
 
 inline void ldmatrix_x4(u32 (&found)[4], u32 address)
 {
-    show(&address, 1);
+    const u32* addresses = show({address}).words[0];
     const int lane = current % 32;
-    for (int i = 0; i < 4; ++i)
-        memcpy(&found[i], at_address(of_lane(i * 8 + lane / 4)[0]) + lane % 4 * 4, 4);
+    for (int i = 0; i < 4; ++i) memcpy(&found[i], at_address(addresses[i * 8 + lane / 4]) + lane % 4 * 4, 4);
     __syncwarp();
 }
 
 inline void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
 {
-    show(&address, 1);
+    const u32* addresses = show({address}).words[0];
     const int lane = current % 32;
     for (int i = 0; i < 4; ++i) {
         uint16_t two[2];
         for (int q = 0; q < 2; ++q)
-            memcpy(&two[q], at_address(of_lane(i * 8 + lane % 4 * 2 + q)[0]) + lane / 4 * 2, 2);
+            memcpy(&two[q], at_address(addresses[i * 8 + lane % 4 * 2 + q]) + lane / 4 * 2, 2);
         found[i] = two[0] | (u32)two[1] << 16;
     }
     __syncwarp();
@@ -105,48 +111,105 @@ inline float2 halves_of(u32 pair)
     return make_float2(float(two[0]), float(two[1]));
 }
 
-// A thread's sums of a product of warps: of two rows, each with two columns.
-typedef float FourSums __attribute__((vector_size(16)));
-inline FourSums products_of(float row, float next_row, float column, float next_column)
+typedef short EightHalves __attribute__((vector_size(16)));
+typedef uint16_t EightShorts __attribute__((vector_size(16)));
+typedef u32 EightWords __attribute__((vector_size(32)));
+typedef float EightFloats __attribute__((vector_size(32)));
+typedef float FourFloats __attribute__((vector_size(16)));
+
+// Eight elements of two bytes.
+template <typename N> EightFloats widened(const void* from)
 {
-    return FourSums{row, row, next_row, next_row} * FourSums{column, next_column, column, next_column};
+#ifdef __F16C__
+    if (std::is_same_v<N, __half>) {
+        EightHalves narrow;
+        memcpy(&narrow, from, sizeof(narrow));
+        return __builtin_ia32_vcvtph2ps256(narrow);
+    }
+#endif
+    if (std::is_same_v<N, __nv_bfloat16>) {
+        EightShorts narrow;
+        memcpy(&narrow, from, sizeof(narrow));
+        return (EightFloats)(__builtin_convertvector(narrow, EightWords) << 16);
+    }
+    N eight[8];
+    memcpy(eight, from, sizeof(eight));
+    EightFloats found;
+    for (int e = 0; e < 8; ++e) found[e] = float(eight[e]);
+    return found;
 }
 
-// The same of two neighbouring elements each, added up.
-inline FourSums pair_products(u32 row, u32 next_row, u32 column, u32 next_column)
+// What the tensor cores see of eight words.
+inline EightFloats tf32(const u32* from)
 {
-    const float2 a = halves_of(row), b = halves_of(next_row), x = halves_of(column), y = halves_of(next_column);
-    return products_of(a.x, b.x, x.x, y.x) + products_of(a.y, b.y, x.y, y.y);
+    EightWords words;
+    memcpy(&words, from, sizeof(words));
+    return (EightFloats)(words & 0xffffe000);
 }
 
-template <typename Term> void accumulate(float (&sums)[4], Term term)
+// What a thread multiplies: `8 * PARTS` terms of two rows, or of two columns.
+template <int PARTS> struct TermsOfTwo {
+    EightFloats of[2][PARTS];
+};
+
+// Adds the products of two rows with two columns to a thread's sums of a product of warps.
+template <int PARTS>
+inline void add_products(float (&sums)[4], const TermsOfTwo<PARTS>& rows, const TermsOfTwo<PARTS>& columns)
 {
-    FourSums total;
+    FourFloats parts[4];
+    for (int q = 0; q < 4; ++q) {
+        const EightFloats *row = rows.of[q / 2], *column = columns.of[q % 2];
+        EightFloats eight = row[0] * column[0];
+        for (int p = 1; p < PARTS; ++p) eight += row[p] * column[p];
+        parts[q] = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    }
+    FourFloats two[2];
+    for (int i = 0; i < 2; ++i) {
+        const FourFloats a = parts[2 * i], b = parts[2 * i + 1];
+        two[i] = __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7);
+    }
+    FourFloats total;
     memcpy(&total, sums, sizeof(total));
-    term(total);
+    total += __builtin_shufflevector(two[0], two[1], 0, 2, 4, 6) + __builtin_shufflevector(two[0], two[1], 1, 3, 5, 7);
     memcpy(sums, &total, sizeof(total));
 }
 
-// Calls take(words of a, words of b, words of b) for each four words of a row of a, and of a column of b,
-// that stand first in the two halves: those of a thread's two rows, and of its two columns.
-template <typename Take>
-void each_part(const u32 (&a)[4], u32 b0, u32 b1, Take take)
+// Words of two rows, or of two columns.
+struct WordsOfTwo {
+    u32 of[2][8];
+};
+
+// Those of a thread's rows of `a`, and of its columns of `b`.
+struct WarpWords {
+    WordsOfTwo rows, columns;
+};
+inline WarpWords warp_words(const u32 (&a)[4], u32 b0, u32 b1)
 {
-    const u32 words[6] = {a[0], a[1], a[2], a[3], b0, b1};
-    show(words, 6);
+    const Shown& all = show({a[0], a[1], a[2], a[3], b0, b1});
     const int row = current % 32 / 4 * 4, column = current % 4 * 2 * 4;
-    for (int part = 0; part < 4; ++part)
-        take(of_lane(row + part), of_lane(column + part) + 4, of_lane(column + 4 + part) + 4);
-    __syncwarp();
+    WarpWords found;
+    for (int i = 0; i < 2; ++i)
+        for (int half = 0; half < 2; ++half) {
+            all.of_four(2 * half + i, row, found.rows.of[i] + 4 * half);
+            all.of_four(4 + half, column + 4 * i, found.columns.of[i] + 4 * half);
+        }
+    return found;
 }
+
+template <typename N> TermsOfTwo<2> widened_two(const WordsOfTwo& words)
+{
+    TermsOfTwo<2> found;
+    for (int i = 0; i < 2; ++i)
+        for (int p = 0; p < 2; ++p) found.of[i][p] = widened<N>(words.of[i] + 4 * p);
+    return found;
+}
+
+inline TermsOfTwo<1> tf32_two(const WordsOfTwo& words) { return {{{tf32(words.of[0])}, {tf32(words.of[1])}}}; }
 
 inline void mma_m16n8k16(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    accumulate(sums, [&](FourSums& total) {
-        each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
-            total += pair_products(of_a[0], of_a[1], x[0], y[0]) + pair_products(of_a[2], of_a[3], x[1], y[1]);
-        });
-    });
+    const WarpWords words = warp_words(a, b0, b1);
+    add_products(sums, widened_two<Multiplied>(words.rows), widened_two<Multiplied>(words.columns));
 }
 
 // Sums in float16 are rounded after every sixteen terms; a GPU may round more often.
@@ -161,27 +224,10 @@ inline void mma_m16n8k16(u32 (&sums)[2], const u32 (&a)[4], u32 b0, u32 b1)
     for (int q = 0; q < 4; q += 2) sums[q / 2] = pair_of(wide[q], wide[q + 1]);
 }
 
-// What the tensor cores see of four bytes.
-inline float tf32(u32 bits)
-{
-    bits &= 0xffffe000;
-    float found;
-    memcpy(&found, &bits, 4);
-    return found;
-}
-
-inline FourSums tf32_products(u32 row, u32 next_row, u32 column, u32 next_column)
-{
-    return products_of(tf32(row), tf32(next_row), tf32(column), tf32(next_column));
-}
-
 inline void mma_m16n8k8(float (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    accumulate(sums, [&](FourSums& total) {
-        each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
-            total += tf32_products(of_a[0], of_a[1], x[0], y[0]) + tf32_products(of_a[2], of_a[3], x[1], y[1]);
-        });
-    });
+    const WarpWords words = warp_words(a, b0, b1);
+    add_products(sums, tf32_two(words.rows), tf32_two(words.columns));
 }
 
 // The product of four neighbouring bytes with four others, added up; KIND says which have signs: "u8.s8", or "s8".
@@ -197,15 +243,20 @@ inline u32 dot_of_bytes(u32 a, u32 b)
     return (u32)sum;
 }
 
+// Of 32 bytes each.
+inline void add_dots(int (&sums)[4], const WordsOfTwo& rows, const WordsOfTwo& columns)
+{
+    for (int q = 0; q < 4; ++q) {
+        u32 more = 0;
+        for (int k = 0; k < 8; ++k) more += dot_of_bytes(rows.of[q / 2][k], columns.of[q % 2][k]);
+        sums[q] = (int)((u32)sums[q] + more);  // wraps around
+    }
+}
+
 inline void mma_m16n8k32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
 {
-    each_part(a, b0, b1, [&](const u32* of_a, const u32* x, const u32* y) {
-        for (int q = 0; q < 4; ++q) {
-            const u32* of_b = q % 2 ? y : x;
-            const u32 more = dot_of_bytes(of_a[q / 2], of_b[0]) + dot_of_bytes(of_a[2 + q / 2], of_b[1]);
-            sums[q] = (int)((u32)sums[q] + more);  // wraps around
-        }
-    });
+    const WarpWords words = warp_words(a, b0, b1);
+    add_dots(sums, words.rows, words.columns);
 }
 
 // ── Hopper: products are done when they are begun ───────────────────────────────────────────────
@@ -220,17 +271,20 @@ inline void fence_proxy_async() {}
 // first chunk of each row.
 inline uint64 smem_descriptor(u32 address) { return address >> 4; }
 
-// Eight words of a row of a tile, from the chunk on that `form` says.
-struct EightWords {
-    u32 at[8];
-};
-inline EightWords words_of(uint64 form, int row)
+// Reads eight words of a row of a tile, from the chunk on that `form` says.
+inline void words_of(uint64 form, int row, u32 (&found)[8])
 {
     const u32 tile = (u32)(form & ~(uint64)7) << 4;
     const int next = form >> 36 ? (int)(form >> 36) : 1024;
-    EightWords found;
     for (int i = 0; i < 2; ++i)
-        memcpy(found.at + 4 * i, at_address(tile + row / 8 * next + swizzled(row % 8, (int)(form & 7) + i)), 16);
+        memcpy(found + 4 * i, at_address(tile + row / 8 * next + swizzled(row % 8, (int)(form & 7) + i)), 16);
+}
+
+// Of two rows; those of `b` are columns.
+inline WordsOfTwo words_of_two(uint64 form, int row, int apart)
+{
+    WordsOfTwo found;
+    for (int i = 0; i < 2; ++i) words_of(form, row + i * apart, found.of[i]);
     return found;
 }
 
@@ -239,23 +293,25 @@ inline EightWords words_of(uint64 form, int row)
 inline int own_row() { return current % 32 / 4; }
 inline int own_column() { return current % 4 * 2; }
 
+// Those rows of `a` in the registers of a warp.
+inline WordsOfTwo own_words(const u32 (&a)[4])
+{
+    const Shown& all = show(a);
+    WordsOfTwo found;
+    for (int i = 0; i < 2; ++i)
+        for (int half = 0; half < 2; ++half) all.of_four(2 * half + i, own_row() * 4, found.of[i] + 4 * half);
+    return found;
+}
+
 // sums[16][8 * COUNT] (+)= a[16][8] * b[8 * COUNT][8]' of tf32, or of sixteen terms of two bytes, by each of four warps
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b, bool add)
 {
-    show(a, 4);
-    u32 rows[2][8];
-    for (int k = 0; k < 8; ++k)
-        for (int i = 0; i < 2; ++i) rows[i][k] = of_lane(own_row() * 4 + k % 4)[k / 4 * 2 + i];
+    const WordsOfTwo rows = own_words(a);
+    if (!add) memset(sums, 0, sizeof(sums));
     for (int j = 0; j < COUNT; ++j) {
-        const int column = j * 8 + own_column();
-        const EightWords columns[2] = {words_of(b, column), words_of(b, column + 1)};
-        if (!add) memset(sums[j], 0, sizeof(sums[j]));
-        accumulate(sums[j], [&](FourSums& total) {
-            for (int k = 0; k < 8; ++k) {
-                const u32 x = columns[0].at[k], y = columns[1].at[k];
-                total += F16X3 ? pair_products(rows[0][k], rows[1][k], x, y) : tf32_products(rows[0][k], rows[1][k], x, y);
-            }
-        });
+        const WordsOfTwo columns = words_of_two(b, j * 8 + own_column(), 1);
+        if (F16X3) add_products(sums[j], widened_two<Multiplied>(rows), widened_two<Multiplied>(columns));
+        else add_products(sums[j], tf32_two(rows), tf32_two(columns));
     }
     __syncwarp();
 }
@@ -263,15 +319,8 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint
 // sums[16][8 * COUNT] += a[16][32] * b[8 * COUNT][32]', bytes, by each of four warps
 template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
 {
-    const int row = current / 32 % 4 * 16 + own_row();
-    const EightWords rows[2] = {words_of(a, row), words_of(a, row + 8)};
-    for (int j = 0; j < COUNT; ++j) {
-        const int column = j * 8 + own_column();
-        const EightWords columns[2] = {words_of(b, column), words_of(b, column + 1)};
-        for (int q = 0; q < 4; ++q)
-            for (int k = 0; k < 8; ++k)
-                sums[j][q] = (int)((u32)sums[j][q] + dot_of_bytes(rows[q / 2].at[k], columns[q % 2].at[k]));
-    }
+    const WordsOfTwo rows = words_of_two(a, current / 32 % 4 * 16 + own_row(), 8);
+    for (int j = 0; j < COUNT; ++j) add_dots(sums[j], rows, words_of_two(b, j * 8 + own_column(), 1));
     __syncwarp();
 }
 
@@ -292,75 +341,36 @@ inline const char* element(uint64 form, int row, int column)
     return place_of(tile + row / 8 * next + row % 8 * width + place, width);
 }
 
-// What a thread multiplies: sixteen terms of two rows of `a`, or of two columns of `b`.
-struct TermsOfTwo {
-    float of[2][16];
-};
-
-typedef short EightHalves __attribute__((vector_size(16)));
-typedef float EightFloats __attribute__((vector_size(32)));
-template <typename N> void widen(const char* from, float* to)
-{
-#ifdef __F16C__
-    if (std::is_same_v<N, __half>) {
-        EightHalves narrow;
-        memcpy(&narrow, from, sizeof(narrow));
-        const EightFloats wide = __builtin_ia32_vcvtph2ps256(narrow);
-        memcpy(to, &wide, sizeof(wide));
-        return;
-    }
-#endif
-    N eight[8];
-    memcpy(eight, from, sizeof(eight));
-    for (int e = 0; e < 8; ++e) to[e] = float(eight[e]);
-}
-
 // Two rows of a tile, `apart` from each other; those of `b` are columns.
-inline TermsOfTwo rows_of(uint64 form, int row, int apart)
+inline TermsOfTwo<2> rows_of(uint64 form, int row, int apart)
 {
-    TermsOfTwo found;
+    TermsOfTwo<2> found;
     for (int i = 0; i < 2; ++i)
-        for (int k = 0; k < 16; k += 8) widen<Multiplied>(element(form, row + i * apart, k), found.of[i] + k);
+        for (int p = 0; p < 2; ++p) found.of[i][p] = widened<Multiplied>(element(form, row + i * apart, 8 * p));
     return found;
 }
 
 // The rows of `a` that a thread has sums of, in shared memory, or in the registers of its warp.
-inline TermsOfTwo own_rows(uint64 a) { return rows_of(a, current / 32 % 4 * 16 + own_row(), 8); }
-template <typename N> TermsOfTwo own_rows(const u32 (&a)[4])
-{
-    show(a, 4);
-    TermsOfTwo found;
-    for (int i = 0; i < 2; ++i)
-        for (int k = 0; k < 16; k += 2) {
-            N two[2];
-            memcpy(two, &of_lane(own_row() * 4 + k % 8 / 2)[k / 8 * 2 + i], 4);
-            found.of[i][k] = float(two[0]), found.of[i][k + 1] = float(two[1]);
-        }
-    return found;
-}
+inline TermsOfTwo<2> own_rows(uint64 a) { return rows_of(a, current / 32 % 4 * 16 + own_row(), 8); }
+template <typename N> TermsOfTwo<2> own_rows(const u32 (&a)[4]) { return widened_two<N>(own_words(a)); }
 
 // Two columns of a tile whose rows are terms.
-inline TermsOfTwo columns_of(uint64 form, int column)
+inline TermsOfTwo<2> columns_of(uint64 form, int column)
 {
-    TermsOfTwo found;
+    uint16_t terms[2][16];
     for (int k = 0; k < 16; ++k) {
-        Multiplied two[2];
+        uint16_t two[2];
         memcpy(two, element(form, k, column), 4);
-        found.of[0][k] = float(two[0]), found.of[1][k] = float(two[1]);
+        terms[0][k] = two[0], terms[1][k] = two[1];
     }
+    TermsOfTwo<2> found;
+    for (int i = 0; i < 2; ++i)
+        for (int p = 0; p < 2; ++p) found.of[i][p] = widened<Multiplied>(terms[i] + 8 * p);
     return found;
-}
-
-inline void add_products(float (&sums)[4], const TermsOfTwo& rows, const TermsOfTwo& columns)
-{
-    accumulate(sums, [&](FourSums& total) {
-        for (int k = 0; k < 16; ++k)
-            total += products_of(rows.of[0][k], rows.of[1][k], columns.of[0][k], columns.of[1][k]);
-    });
 }
 
 // sums[16][8 * COUNT] += a[16][16] * b[8 * COUNT][16]', by each of four warps
-template <int COUNT> void wgmma(float (&sums)[COUNT][4], const TermsOfTwo& rows, uint64 b)
+template <int COUNT> void wgmma(float (&sums)[COUNT][4], const TermsOfTwo<2>& rows, uint64 b)
 {
     for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, rows_of(b, j * 8 + own_column(), 1));
     __syncwarp();
@@ -397,7 +407,7 @@ template <int STRIP> uint64 smem_descriptor_across(u32 address)
 template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64 b)
 {
     const uint64 first = b & ((1 << 28) - 1), strip = b >> 36 >> 4;
-    const TermsOfTwo rows = own_rows(a);
+    const TermsOfTwo<2> rows = own_rows(a);
     for (int j = 0; j < COUNT; ++j)
         add_products(sums[j], rows, columns_of(first + j / 8 * strip, j % 8 * 8 + own_column()));
     __syncwarp();
@@ -406,7 +416,7 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64
 // The same; `a` in registers
 template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
 {
-    const TermsOfTwo rows = own_rows<Multiplied>(a);
+    const TermsOfTwo<2> rows = own_rows<Multiplied>(a);
     for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, columns_of(b, j * 8 + own_column()));
     __syncwarp();
 }
