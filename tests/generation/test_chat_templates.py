@@ -240,7 +240,7 @@ import os, sys
 from pathlib import Path
 from tercet.generation import chat_template
 from tercet.generation.folder import ModelFolder
-chat_template.SECONDS = 3
+chat_template.SECONDS = 1
 templates = chat_template.ChatTemplates(ModelFolder(Path(), Path(sys.argv[1])))
 templates._worker = chat_template._worker("")
 templates._worker._patience = 600  # processor time alone ends a template
