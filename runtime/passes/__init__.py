@@ -99,6 +99,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Einsum",
     ),
     _pass(
+        "shift_rows",
+        "in front of the next one, which takes indices for those of rows",
+        at="GatherElements, MatMul",
+    ),
+    _pass(
         "lower_gather_elements",
         "in front of the next one, for the GatherND that it writes",
         at="GatherElements ScatterElements",
@@ -409,6 +414,11 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass("remove_identity", "a Reshape, Slice, Expand or Pad may turn out to change nothing"),
     _pass("drop_overwritten", "sizes determine whether everything is overwritten", at="ScatterND"),
     _pass("lower_einsum", "it needs the sizes of merged axes", at="Einsum"),
+    _pass(
+        "shift_rows",
+        "again, of what is constant since sizes are known",
+        at="GatherElements, MatMul",
+    ),
     _pass(
         "lower_gather_elements",
         "sizes determine what is expanded",

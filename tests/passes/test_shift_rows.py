@@ -1,0 +1,81 @@
+"""Scores of relative positions are rows that are shifted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.gather import GatherElements
+from tercet.runtime.ops.matmul import MatMul
+
+from .graphs import apply, assert_same, kinds, make, normal, optimised
+
+HEADS, ROWS, TERMS, COLUMNS = 3, 5, 4, 16
+
+
+def indices(places: int, how: str) -> np.ndarray:
+    apart = np.arange(places) - np.arange(ROWS)[:, None]
+    found = {
+        "clipped": np.clip(apart + 6, 5, 9),
+        "reversed": 8 - apart,
+        "buckets": np.sign(apart) * np.log2(1 + np.abs(apart)).astype(int) + 8,
+        "from the end": -1 - np.abs(apart),
+        "columns": np.tile(np.arange(places), (ROWS, 1)),
+        "one": np.full((ROWS, places), 3)
+        + (np.arange(places) == 2) * (np.arange(ROWS) == 1)[:, None],
+    }[how]
+    return np.tile(found, (HEADS, 1, 1)).astype(np.int64)
+
+
+def scores(g: Graph, x: Value, places: int, how: str, axis: int = -1) -> Value:
+    y = apply(g, MatMul(), apply(g, Relu(), x), normal(HEADS, TERMS, COLUMNS))
+    return apply(g, GatherElements(axis=axis), y, indices(places, how))
+
+
+@pytest.mark.parametrize("how", ["clipped", "reversed", "buckets", "from the end"])
+@pytest.mark.parametrize("places", [2, 5, 7])
+def test_rows_are_shifted(places: int, how: str) -> None:
+    graph = make(lambda g, x: scores(g, x, places, how), (HEADS, ROWS, TERMS))
+    after, log = optimised(graph)
+    assert log.counts["shift_rows"] == 1
+    assert "GatherElements" not in kinds(after)
+    assert after.outputs["y"].type == graph.outputs["y"].type
+    assert_same(graph, after)
+
+
+def test_repeated_constants_are_kept_once() -> None:
+    """As of the heads of each sample."""
+
+    def build(g: Graph, x: Value) -> Value:
+        weights = np.tile(normal(HEADS, TERMS, COLUMNS), (2, 1, 1))
+        y = apply(g, MatMul(), apply(g, Relu(), x), weights)
+        return apply(g, GatherElements(axis=-1), y, np.tile(indices(ROWS, "clipped"), (2, 1, 1)))
+
+    graph = make(build, (2 * HEADS, ROWS, TERMS))
+    after, log = optimised(graph)
+    assert log.counts["shift_rows"] == 1
+    (product,) = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert product.operands[1].tensor.dims[0] == HEADS
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("how", ["columns", "one"])
+def test_other_indices_stay(how: str) -> None:
+    graph = make(lambda g, x: scores(g, x, 7, how), (HEADS, ROWS, TERMS))
+    after, log = optimised(graph)
+    assert "shift_rows" not in log.counts
+    assert_same(graph, after)
+
+
+def test_products_that_are_read_otherwise_stay() -> None:
+    def build(g: Graph, x: Value) -> Value:
+        y = scores(g, x, ROWS, "reversed")
+        left = y.producer.operands[0]
+        return apply(g, MatMul(), left, apply(g, MatMul(), normal(COLUMNS, ROWS), y))
+
+    graph = make(build, (HEADS, ROWS, TERMS))
+    after, log = optimised(graph)
+    assert "shift_rows" not in log.counts
+    assert_same(graph, after)
