@@ -135,6 +135,9 @@ def _lacks(
 
 def _is_operator(node: str) -> bool:
     """Whether a name is that of an operator, not of a node."""
+    from ..runtime import ops  # declares them
+
+    assert ops
     return any(node == name for _, name in OPERATORS)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from . import backends as _backends
 from .arguments import ONE_BACKEND, public
 from .backends import Availability
-from .runtime import ops as _ops  # noqa: F401 - declares the operators
 from .runtime.base.collecting import no_collection
 from .runtime.errors import InputError, UsageError
 from .runtime.ir.dtypes import TO_ONNX, string

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import backends as _backends
 from .api import Operators
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .importers.onnx import Imported, Loadable
     from .runtime.session.kept_plans import KeptModel, Snapshot
     from .runtime.session.model import Model
+
+T = TypeVar("T")
 
 
 def loaded(
@@ -51,12 +53,12 @@ def loaded(
             map_external_data=map_external_data,
         )
 
-    def found() -> tuple[KeptModel | None, Snapshot | Imported]:
+    def find() -> tuple[KeptModel | None, Snapshot | None]:
         from . import keeping
 
         given = operators, freeze, weights, external_data_dir
         kept = keeping.kept_model(source, backend, chosen, fallback, given, map_external_data)
-        return kept, (kept and kept.read()) or read()
+        return kept, None if kept is None else kept.read()
 
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
         if backend == "numpy" and fallback in (None, "numpy"):
@@ -67,19 +69,24 @@ def loaded(
         else:
             # A file is read while Python imports the rest, and optimised while a GPU starts.
             with ThreadPoolExecutor(1) as aside:
-                finding = aside.submit(copy_context().run, inherited(found))
+
+                def begin(work: Callable[[], T]) -> Future[T]:
+                    return aside.submit(copy_context().run, inherited(work))
+
+                finding = begin(find)
+                reading = begin(lambda: finding.result()[1] or read())
                 from . import preparing
 
-                then = inherited(
-                    lambda: preparing.prepared(finding.result()[1], chosen, freeze, weights)
+                preparation = begin(
+                    lambda: preparing.prepared(reading.result(), chosen, freeze, weights)
                 )
-                preparation = aside.submit(copy_context().run, then)
                 chain = _backends.open_backends(backend, chosen, fallback)
-                kept, model = finding.result()
-                preparing.provide(chain, model)
+                kept, snapshot = finding.result()
+                if snapshot is None:
+                    preparing.provide(chain)
             prepared = preparation.result()
-            if kept is not None:
-                preparing.note(kept, model, prepared)
+            if kept is not None and snapshot is None:
+                preparing.note(kept, reading.result(), prepared)
         file = prepared.source.file
         for text in prepared.source.warnings:
             warnings.warn(f"{file}: {text}" if file else text, ModelWarning, stacklevel=4)

@@ -76,15 +76,15 @@ def prepared(
 _ABOUT = ("file", "opsets", "ir_version", "producer", "metadata", "warnings")
 
 
-def provide(backends: Sequence[Backend], found: Imported | Snapshot) -> None:
-    """Import what plans are made with, unless they were kept with the model, as is likely."""
-    for each in () if isinstance(found, Snapshot) else backends:
+def provide(backends: Sequence[Backend]) -> None:
+    """Import what plans are made with."""
+    for each in backends:
         if isinstance(each, Keeping):
             each.provide()
 
 
 def note(kept: KeptModel, found: Imported | Snapshot, prepared: Prepared) -> None:
-    """Let a model be kept with its first program, unless that is where it comes from."""
+    """Let a model that was read and optimised be kept with its first program."""
     if not isinstance(found, Snapshot):
         about = {name: getattr(found, name) for name in _ABOUT}
         snapshot = Snapshot(about, prepared.graph, *prepared.made, found.mapped)

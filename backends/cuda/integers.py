@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import TensorType
-from ...runtime.ops.quantize import QLinearConv, QLinearMatMul
 
 #: Channels of a group from which on products of integers are worthwhile; or one.
 FEWEST_CHANNELS = 16
@@ -20,6 +19,8 @@ def why_floats(op: Op, x: TensorType, w: TensorType) -> str:
         x: the image, or the left matrices.
         w: the filters, or the right matrices.
     """
+    from ...runtime.ops.quantize import QLinearConv, QLinearMatMul  # once a GPU is starting
+
     if isinstance(op, QLinearConv):
         channels = None if w.shape is None else w.shape[1]
         is_wide = isinstance(channels, int) and (channels == 1 or channels % FEWEST_CHANNELS == 0)

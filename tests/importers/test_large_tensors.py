@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tercet.importers.onnx import Imported, load
 from tercet.importers.onnx.reading import large_tensors, read
+from tercet.runtime.base import file_parts
 from tercet.runtime.errors import ModelError, ModelFileError
 from tercet.runtime.ir.types import Array
 
@@ -21,7 +22,7 @@ from tercet.runtime.ir.types import Array
 def all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read, "LARGE_FILE", 1)
     monkeypatch.setattr(large_tensors, "LARGE", 40)
-    monkeypatch.setattr(large_tensors, "_PART", 100)
+    monkeypatch.setattr(file_parts, "_PART", 100)
     monkeypatch.setattr(large_tensors, "_WINDOW", 7)
 
 
@@ -72,7 +73,7 @@ def test_large_tensors_are_in_one_array(tmp_path: Path) -> None:
         found = large_tensors.split(file, path.stat().st_size)
     assert found is not None
     starts: dict[int, Array] = {}
-    for data in found[1].values():
+    for data in (block.data for block in found[1].values()):
         assert data.base is not None
         starts[data.ctypes.data - data.base.ctypes.data] = data
     assert len(starts) == len(found[1]) > 3
@@ -93,10 +94,13 @@ def test_the_rest_of_the_message_is_the_same(tmp_path: Path) -> None:
     with path.open("rb") as file:
         found = large_tensors.split(file, path.stat().st_size)
     assert found is not None
+    for block in found[1].values():
+        at = block.offset
+        assert path.read_bytes()[at : at + len(block.data)] == block.data.tobytes()
     message = onnx.ModelProto.FromString(found[0])
     for tensor in message.graph.initializer:
         if tensor.raw_data in found[1]:
-            tensor.raw_data = found[1][tensor.raw_data].tobytes()
+            tensor.raw_data = found[1][tensor.raw_data].data.tobytes()
     assert message == model()
 
 
