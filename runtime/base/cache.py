@@ -79,7 +79,7 @@ class Cache:
     def write(self, name: str, payload: bytes) -> None:
         """Write an entry atomically."""
         with suppress(OSError):
-            _make_folder(self.folder)
+            make_folder(self.folder)
             key = self._key()
             if key is not None:
                 with replacing(self.folder / name, mode=0o600) as stream:
@@ -151,7 +151,7 @@ def _key_in(folder: Path) -> bytes:
         OSError: it cannot be read or written.
         ValueError: it belongs to another user, or others can read it.
     """
-    _make_folder(folder)
+    make_folder(folder)
     file = folder / _KEY_NAME
     if not file.exists():
         _make_key(file)
@@ -168,10 +168,10 @@ def _key_in(folder: Path) -> bytes:
 _READ = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Create a folder and its parents with access for their owner only, whatever the umask is."""
     if not folder.exists():
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 

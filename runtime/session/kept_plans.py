@@ -22,7 +22,7 @@ from weakref import ref
 
 import numpy as np
 
-from ..base.cache import Cache
+from ..base.cache import Cache, make_folder
 from ..base.file_parts import Array, Block, digest_of, read_parts
 from ..base.files import replacing
 from ..base.parallel import same_threads
@@ -114,7 +114,7 @@ class KeptModel:
         self._folder, self._file, self._path = folder / "plans", file, os.path.realpath(file)
         self._cache = Cache(self._folder)
         self._name = sha256(key + os.fsencode(self._path)).hexdigest()[:40]
-        self._began = _signature(self._path)
+        self._signed = {self._path: _signature(self._path)}
         self._identity = b""  # of the entry that the model was read from, or written to
         self._arrays = list[Array]()
         self._snapshot: Snapshot | None = None
@@ -175,11 +175,14 @@ class KeptModel:
 
     def note(self, snapshot: Snapshot, blocks: Sequence[Block]) -> None:
         """Note what the model was made of; it is kept with its first program."""
-        sizes = (self._began[0], *(each.nbytes for each in snapshot.mapped))
-        if sum(sizes) <= MOST_READ and not snapshot.rewrites.endless:
-            self._snapshot, self._blocks = snapshot, tuple(blocks)
+        with suppress(OSError):
+            for each in snapshot.mapped:
+                self._signed[str(each.path)] = _signature(str(each.path))
+            is_small = sum(size for size, *_ in self._signed.values()) <= MOST_READ
+            if is_small and not snapshot.rewrites.endless:
+                self._snapshot, self._blocks = snapshot, tuple(blocks)
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, blocks: list[Block]) -> None:
         """Keep the model.
 
         Raises:
@@ -188,7 +191,7 @@ class KeptModel:
         """
         if self._cache.refusal():
             raise Unkept("others may write to the folder")
-        blocks, mapped = list(self._blocks), snapshot.mapped
+        mapped = snapshot.mapped
         for number, each in enumerate(mapped, 1):
             if (mapping := each.mapping()) is not None:
                 blocks.append(Block(number, 0, np.frombuffer(mapping, np.uint8)))
@@ -198,12 +201,12 @@ class KeptModel:
         files += [_described(str(each.path), each.name) for each in mapped]
         if arrays.nbytes:
             weights = self._folder / (self._name + _WEIGHTS)
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder)
             with replacing(weights, mode=0o600) as stream:
                 stream.writelines(arrays.parts())
             files.append(_described(str(weights)))
-        if _signature(self._path) != self._began:
-            raise Unkept("the file has changed")
+        if any(_signature(path) != was for path, was in self._signed.items()):
+            raise Unkept("a file has changed")
         entry = dumped((files, arrays.places, graphs), Arrays((), (), 0), {})
         self._cache.write(self._name + _MODEL, entry)
         self._arrays, self._identity = arrays.all, sha256(entry).digest()
@@ -258,9 +261,9 @@ class KeptModel:
         """Return the entry of a program; None if it cannot be kept."""
         try:
             if self._snapshot is not None:
-                snapshot, self._snapshot = self._snapshot, None
-                self._write(snapshot)
-                self._blocks = ()
+                snapshot, blocks = self._snapshot, [*self._blocks]
+                self._snapshot, self._blocks = None, ()
+                self._write(snapshot, blocks)
             arrays = Arrays(self._arrays, (), MOST_OF_PROGRAM)
             rows = dumped(root, arrays, given)
             parts = arrays.places, rows, b"".join(arrays.parts())

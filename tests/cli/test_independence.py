@@ -37,10 +37,10 @@ OTHERS = (
 NEUTRAL = {
     "api": {"Loadable"},
     "backends.numpy.numerics": {"blas"},
-    "importers.onnx.reading.external": {"external_data_dir"},
     "runtime.base.arguments": {"refused"},
     "runtime.base.parallel": {"usable_cpus"},
     "runtime.errors": {"*"},
+    "runtime.ir.mapped": {"external_data_dir"},
     "runtime.ir.types": {"Array", "HostValue"},
     "runtime.session.freeze": {"FROZEN"},
     "runtime.session.refit": {"WEIGHTS"},

@@ -478,3 +478,21 @@ def test_closed_models_hold_no_computed_constants(opened: Open, tmp_path: Path) 
         del computed
         model.close()
         assert not [data for each in held if (data := each()) is not None]
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".data"])
+def test_a_file_that_changes_before_its_plan_is_made(
+    suffix: str, opened: Open, tmp_path: Path
+) -> None:
+    model = opened(path := written(tmp_path, "attention", external=True))
+    os.utime(path.with_suffix(suffix), ns=(0, 0))
+    model.prepare(sizes_of(model))
+    assert not entries(tmp_path, "*")
+
+
+def test_only_their_owner_reads_entries(opened: Open, tmp_path: Path) -> None:
+    model = opened(written(tmp_path, "convolutions"))
+    model.prepare(sizes_of(model))
+    kept = [tmp_path / "cache", tmp_path / "cache" / "plans", *entries(tmp_path, "*")]
+    assert len(kept) == 5
+    assert not [each for each in kept if os.name != "nt" and each.stat().st_mode & 0o077]
