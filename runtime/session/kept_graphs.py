@@ -138,12 +138,13 @@ class Arrays:
                 at = block.offset + data.ctypes.data - start
                 strides = None if data.flags.c_contiguous else data.strides
                 return Place(block.file, at, dtype, data.shape, strides)
+        dense, strides = _in_memory(data)
         at = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        self.nbytes = at + data.nbytes
+        self.nbytes = at + dense.nbytes
         if self.nbytes > self._most:
             raise Unkept(f"more than {self._most} bytes of computed constants")
-        self._others.append(data)
-        return Place(self._file, at, dtype, data.shape, None)
+        self._others.append(dense)
+        return Place(self._file, at, dtype, data.shape, strides)
 
     def parts(self) -> Iterator[bytes]:
         """Yield the bytes of those that are in no file."""
@@ -152,6 +153,19 @@ class Arrays:
             yield bytes(-end % _ALIGNMENT)
             yield data.tobytes()
             end += -end % _ALIGNMENT + data.nbytes
+
+
+def _in_memory(data: Array) -> tuple[Array, tuple[int, ...] | None]:
+    """Return an array with the bytes of one as they are in memory, and the strides in it.
+
+    Each element is there once. Where there are gaps, the order is C's, without strides.
+    """
+    if not data.flags.c_contiguous:
+        once = data[tuple(slice(None) if step else slice(1) for step in data.strides)]
+        dense = once.transpose(sorted(range(data.ndim), key=lambda axis: -once.strides[axis]))
+        if dense.flags.c_contiguous:
+            return dense, data.strides
+    return data, None
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────

@@ -99,6 +99,13 @@ NETWORKS = {
             y = Transpose<perm = [1, 0]>(x) z = Reshape(x, a) }""",
         True,
     ),
+    "orders": (
+        """g (float[3, 2, 6] x) => (float[3, 2, 5] y, float[3, 2, 6] z, float[4, 7] u)
+            <float[3, 5, 6] w, float[1, 7] c, int64[2] n = {4, 7}> {
+            d = Mul(w, w) t = Transpose<perm = [0, 2, 1]>(d) y = MatMul(x, t) z = Neg(x)
+            u = Expand(c, n) }""",
+        True,
+    ),
     "declared otherwise": (
         """g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }""",
         True,
@@ -185,7 +192,11 @@ def told(model: Model, shapes: dict[str, tuple[int, ...]]) -> list[object]:
     program = model.prepare(shapes)
     steps = [row.step for row in program.rows if row.step is not None]
     compiler: Any = model.backends[0].device
-    constants = {n: v.data.tobytes() for n, v in model.graph.values.items() if v.data is not None}
+    constants = {
+        name: (value.data.strides, value.data.tobytes())
+        for name, value in program.graph.values.items()
+        if value.data is not None
+    }
     about = model.source
     return [
         str(model.placement(shapes)),
