@@ -196,8 +196,8 @@ def _need_per_column(x: TensorType, count: int, what: str) -> None:
 class LabelEncoder(Op):
     """Every element looked up among the keys and replaced by its value (version 4).
 
-    Unknown elements become the default of the values' type; NaN equals NaN, and the last of equal
-    keys wins.
+    Unknown elements become the default of the values' type; NaN equals NaN, and the first of equal
+    keys counts, as in onnxruntime.
     """
 
     domain: ClassVar = DOMAIN
@@ -241,6 +241,13 @@ class LabelEncoder(Op):
         """The value of each key."""
         lists = self.values_floats, self.values_int64s, self.values_strings
         return _variant(self.values_tensor, *lists)
+
+    @property
+    def pairs(self) -> tuple[Array, Array]:
+        """Different keys in the file's order, and the value of each."""
+        keys = self.keys
+        first = np.sort(np.unique(keys, return_index=True)[1])
+        return keys[first], self.values[first]
 
     @property
     def default(self) -> Array:

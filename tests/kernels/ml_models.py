@@ -162,7 +162,7 @@ def models() -> Iterator[tuple[str, ModelProto, dict[str, Array]]]:
             found = model_of("TreeEnsemble", attributes, gaps.astype(dtype), version=5)
             yield f"TreeEnsemble{mode}{np.dtype(dtype)}{function}", *found
     for keys, values, x in (
-        ({"keys_int64s": [3, -1, 2]}, {"values_floats": [0.5, 1.5, 2.5]}, drawn(9, 3, np.int64)),
+        ({"keys_int64s": [3, -1, 3]}, {"values_floats": [0.5, 1.5, 2.5]}, drawn(9, 3, np.int64)),
         ({"keys_floats": [0.5, np.nan, 0.1]}, {"values_int64s": [4, 5, 6]}, gaps),
     ):
         yield f"LabelEncoder{len(x)}", *model_of("LabelEncoder", keys | values, x, version=4)

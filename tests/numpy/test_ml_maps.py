@@ -100,10 +100,11 @@ def test_a_map_there_and_back() -> None:
 
 # ── labels and categories ────────────────────────────────────────────────────────────────────────
 
+#: The first of equal ones counts.
 KEYS: dict[str, list[Any]] = {
-    "int64s": [3, 1, 2],
-    "floats": [0.5, float("nan"), 2.0],
-    "strings": ["b", "", "ä"],
+    "int64s": [3, 1, 2, 3],
+    "floats": [0.5, float("nan"), 2.0, 0.5],
+    "strings": ["b", "", "ä", "b"],
 }
 ASKED: dict[str, Array] = {
     "int64s": np.array([1, 2, 9, 3]),
@@ -115,8 +116,12 @@ ASKED: dict[str, Array] = {
 @pytest.mark.parametrize("keys", KEYS)
 @pytest.mark.parametrize("values", KEYS)
 def test_label_encoder(keys: str, values: str) -> None:
-    found = [1.5, -2.0, 3.0] if values == "floats" else KEYS[values]
-    attributes = {f"keys_{keys}": KEYS[keys], f"values_{values}": found}
+    found = {
+        "floats": [1.5, -2.0, 3.0, 4.5],
+        "int64s": [3, 1, 2, 7],
+        "strings": ["b", "", "ä", "c"],
+    }
+    attributes = {f"keys_{keys}": KEYS[keys], f"values_{values}": found[values]}
     check([node("LabelEncoder", "x", "y", domain=ML, **attributes)], {"x": ASKED[keys]})
 
 

@@ -210,26 +210,20 @@ def feature_vectorizer(op: FeatureVectorizer, y: Tensor, *inputs: Tensor) -> Ans
 
 @kernel(LabelEncoder)
 def label_encoder(op: LabelEncoder, y: Tensor, x: Tensor) -> Answer:
-    """Look up each element among the keys; the last of equal keys wins."""
-    keys, values = op.keys, op.values
+    """Look up each element among the keys."""
+    keys, values = op.pairs
     if refused := need_dtypes(NUMBERS, x, y):
         return refused
-    order = np.argsort(keys, kind="stable")
-    sorted_ = keys[order].astype(x.dtype)
-    is_last = np.ones(len(order), bool)
-    is_last[:-1] = sorted_[1:] != sorted_[:-1]
-    if x.dtype in FLOATS:
-        is_last[:-1] &= ~(np.isnan(sorted_[1:]) & np.isnan(sorted_[:-1]))
-    kept = order[is_last]
+    order = np.argsort(keys)
     return _each(
         "look_up",
         y,
         x,
         y.size,
-        keys=attribute(keys[kept].astype(x.dtype)),
-        values=attribute(values[kept].astype(y.dtype)),
+        keys=attribute(keys[order].astype(x.dtype)),
+        values=attribute(values[order].astype(y.dtype)),
         fallback=attribute(op.default.astype(y.dtype).reshape(1)),
-        size=len(kept),
+        size=len(order),
     )
 
 

@@ -59,7 +59,7 @@ class Table:
 @prepared
 def _table_of(op: LabelEncoder | CategoryMapper, dtype: DType) -> Table:
     if isinstance(op, LabelEncoder):
-        return Table(op.keys, op.values, op.default)
+        return Table(*op.pairs, op.default)
     strings, ints = np.array(op.cats_strings or (), string), np.array(op.cats_int64s or (), int64)
     if dtype == string:
         return Table(strings, ints, op.default_int64)
