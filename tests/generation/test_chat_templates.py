@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,73 +22,9 @@ from tercet.generation.folder import ModelFolder
 from tercet.runtime.base.guard import bounded
 
 from ..processes import is_gone
-from .folders import DECODERS
+from .chats import FILE, SPECIAL, TALK, TALKS, TEMPLATES, TOOLS, VALUES, key
 
 pytest.importorskip("jinja2", reason="pip install tercet[generate]")
-
-#: In the manner of Llama 3.1: tools as JSON, the date, a system message of its own.
-LLAMA = """{{- bos_token }}
-{%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content'] | trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start|>system\\n\\nToday Date: " + date_string + "\\n\\n" }}
-{%- if tools is not none %}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\\n\\n" }}
-    {%- endfor %}
-{%- endif %}
-{{- system_message }}{{- "<|eot|>" }}
-{%- for message in messages %}
-    {%- if message.role not in ['user', 'assistant', 'tool'] %}
-        {{- raise_exception("unknown role " ~ message.role) }}
-    {%- endif %}
-    {{- '<|start|>' + message['role'] + '\\n\\n' + message['content'] | trim + '<|eot|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|start|>assistant\\n\\n' }}{%- endif %}
-"""
-#: In the manner of Qwen 3: a namespace, a macro, reasoning that is cut, calls of tools, marks.
-QWEN = """{%- macro shown(text) %}<{{ text | upper }}>{% endmacro %}
-{%- set ns = namespace(last=-1, seen=[]) %}
-{%- for message in messages[::-1] %}
-    {%- set index = (messages | length - 1) - loop.index0 %}
-    {%- if message.role == "user" %}{%- set ns.last = index %}{%- break %}{%- endif %}
-{%- endfor %}
-{% for message in messages %}
-    {%- if message.content is string %}{%- set content = message.content %}
-    {%- else %}{%- set content = '' %}{% endif %}
-{{ shown(message.role) }}
-    {%- if message.reasoning_content is string and loop.index0 > ns.last %}
-<think>{{ message.reasoning_content.strip('\\n') }}</think>
-    {%- endif %}
-    {%- if message.tool_calls %}
-        {%- for call in message.tool_calls %}
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
-        {%- endfor %}
-    {%- endif %}
-    {% generation %}{{ content }}{{ eos_token }}{% endgeneration %}
-
-{% endfor %}
-{%- if add_generation_prompt %}<ASSISTANT>
-{%- if enable_thinking is defined and not enable_thinking %}
-<think></think>{% endif %}{% endif %}
-{{ image_token }}{{ pad_token is defined }}{{ messages[0].name is defined }}"""
-
-TALK = [
-    {"role": "system", "content": " Be «brief» & <plain>.\n"},
-    {"role": "user", "content": "Wie spät ist es in Köln? 😀", "name": None},
-    {
-        "role": "assistant",
-        "content": None,
-        "reasoning": "\nI need the time.\n",
-        "tool_calls": [{"function": {"name": "now", "arguments": {"zone": "CET", "n": [1, 2.5]}}}],
-    },
-]
-TOOLS = [{"type": "function", "function": {"name": "now", "parameters": {"zone": "ä"}}}]
 
 
 def folder_of(path: Path, template: str | bytes, **config: Any) -> ModelFolder:
@@ -111,28 +48,14 @@ def chat(tmp_path: Path) -> Iterator[Callable[..., str]]:
         each.close()
 
 
-@pytest.mark.parametrize("template", [LLAMA, QWEN], ids=["llama", "qwen"])
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"tools": TOOLS},
-        {"add_generation_prompt": False, "date_string": "1 Jan 2026"},
-        {"enable_thinking": False, "tools": None},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("values", VALUES, ids=str)
 def test_the_text_of_transformers(template: str, values: dict[str, Any], tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    special = {"bos_token": "<s>", "eos_token": "</s>", "image_token": "<img>"}
-    file = DECODERS / "genai_llama_int4" / "tokenizer.json"
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(file), **special)
-    talk = TALK[: 2 if template == LLAMA else 3]
-    how = {"add_generation_prompt": True, **values}
-    wanted = theirs.apply_chat_template(talk, chat_template=template, tokenize=False, **how)
-    with ChatTemplates(folder_of(tmp_path, template, **special)) as templates:
-        assert templates.render(talk, values) == wanted
-        assert templates.render(talk, values) == wanted, "and again, from the same process"
+    wanted = json.loads(FILE.read_text(encoding="utf-8"))["texts"][key(template, values)]
+    folder = folder_of(tmp_path, TEMPLATES[template], **SPECIAL)
+    with ChatTemplates(folder) as templates:
+        for _ in range(2):  # the second time from the same process
+            assert templates.render(TALKS[template], values) == wanted
 
 
 @pytest.mark.parametrize(
