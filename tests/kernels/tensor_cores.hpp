@@ -259,11 +259,11 @@ inline void mma_m16n8k32(int (&sums)[4], const u32 (&a)[4], u32 b0, u32 b1)
     add_dots(sums, words.rows, words.columns);
 }
 
-// ── Hopper: products are done when they are begun ───────────────────────────────────────────────
+// ── Hopper: threads have done their products when they wait for them ────────────────────────────
 
 inline void wgmma_fence() {}
 inline void wgmma_commit() {}
-template <int N> void wgmma_wait() {}
+template <int N> void wgmma_wait() { __syncwarp(); }
 template <typename S> void settle(S&) {}
 inline void fence_proxy_async() {}
 
@@ -313,7 +313,6 @@ template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint
         if (F16X3) add_products(sums[j], widened_two<Multiplied>(rows), widened_two<Multiplied>(columns));
         else add_products(sums[j], tf32_two(rows), tf32_two(columns));
     }
-    __syncwarp();
 }
 
 // sums[16][8 * COUNT] += a[16][32] * b[8 * COUNT][32]', bytes, by each of four warps
@@ -321,7 +320,6 @@ template <int COUNT> void wgmma(int (&sums)[COUNT][4], uint64 a, uint64 b)
 {
     const WordsOfTwo rows = words_of_two(a, current / 32 % 4 * 16 + own_row(), 8);
     for (int j = 0; j < COUNT; ++j) add_dots(sums[j], rows, words_of_two(b, j * 8 + own_column(), 1));
-    __syncwarp();
 }
 
 // The byte at an address of a tile of rows of WIDTH bytes, which lie in swizzled order.
@@ -373,7 +371,6 @@ inline TermsOfTwo<2> columns_of(uint64 form, int column)
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const TermsOfTwo<2>& rows, uint64 b)
 {
     for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, rows_of(b, j * 8 + own_column(), 1));
-    __syncwarp();
 }
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], uint64 a, uint64 b) { wgmma(sums, own_rows(a), b); }
 template <int COUNT> void wgmma(float (&sums)[COUNT][4], const u32 (&a)[4], uint64 b)
@@ -410,7 +407,6 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], uint64 a, uint64
     const TermsOfTwo<2> rows = own_rows(a);
     for (int j = 0; j < COUNT; ++j)
         add_products(sums[j], rows, columns_of(first + j / 8 * strip, j % 8 * 8 + own_column()));
-    __syncwarp();
 }
 
 // The same; `a` in registers
@@ -418,7 +414,6 @@ template <int COUNT> void wgmma_across(float (&sums)[COUNT][4], const u32 (&a)[4
 {
     const TermsOfTwo<2> rows = own_rows<Multiplied>(a);
     for (int j = 0; j < COUNT; ++j) add_products(sums[j], rows, columns_of(b, j * 8 + own_column()));
-    __syncwarp();
 }
 
 // The same, in place of the sums unless `add`
