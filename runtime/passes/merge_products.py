@@ -11,6 +11,7 @@ import numpy as np
 
 from ..base.parallel import joined
 from ..base.record import record
+from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ir.types import Array
@@ -315,7 +316,8 @@ def _is_given(graph: Graph, value: Value) -> bool:
 
 def _layer(graph: Graph, value: Value, *, shared: bool = False) -> _MergeableProduct | None:
     """Return the linear layer that computes an operand, which has no other readers or may have."""
-    if (len(value.consumers) != 1 and not shared) or graph.is_output(value):
+    is_alone = len(value.consumers) == 1 or _is_multiplied_beside(graph, value)
+    if not (is_alone or shared) or graph.is_output(value):
         return None
     last, (value, bias) = value.producer, without_addend(graph, value)
     node = value.producer
@@ -342,6 +344,23 @@ def _layer(graph: Graph, value: Value, *, shared: bool = False) -> _MergeablePro
         op = replace(node.op, N=0)
         found = _MergeableProduct((node, *nodes), x, op, parts, 0, node.op.N, bias)
     return None if bias is not None and bias.shape != (found.width,) else found
+
+
+def _is_multiplied_beside(graph: Graph, value: Value) -> bool:
+    """Whether nodes beside an Attention only multiply heads of its rows (relative positions)."""
+    others = [node for node in value.consumers if not isinstance(node.op, Attention)]
+    return len(others) < len(value.consumers) and all(
+        _cuts_heads(node) and any(isinstance(each.op, MatMul) for each in _behind(graph, node))
+        for node in others
+    )
+
+
+def _behind(graph: Graph, node: Node) -> Iterator[Node]:
+    """Yield the nodes behind a view of heads, up to one that does not only move them."""
+    for reader in chain_behind(graph, node.output):
+        yield reader
+        if not isinstance(reader.op, (*RESHAPES, Transpose)):
+            return
 
 
 def _rows_of(node: Node, op: Gemm) -> _MergeableProduct | None:

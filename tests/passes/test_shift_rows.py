@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import GatherElements
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -78,4 +81,33 @@ def test_products_that_are_read_otherwise_stay() -> None:
     graph = make(build, (HEADS, ROWS, TERMS))
     after, log = optimised(graph)
     assert "shift_rows" not in log.counts
+    assert_same(graph, after)
+
+
+def disentangled(g: Graph, x: Value) -> Value:
+    """Attention as in DeBERTa: queries also multiply what relative positions are embedded as."""
+    heads, size, length = 2, 4, ROWS
+
+    def layer() -> Value:
+        rows = apply(g, MatMul(), x, normal(heads * size, heads * size))
+        rows = apply(g, Add(), rows, normal(heads * size))
+        cut = apply(g, Reshape(), rows, np.array([2, length, heads, size]))
+        return apply(g, Transpose(perm=(0, 2, 1, 3)), cut)
+
+    q, k, v = layer(), layer(), layer()
+    scores = apply(g, MatMul(), q, apply(g, Transpose(perm=(0, 1, 3, 2)), k))
+    relative = apply(g, MatMul(), q, normal(heads, size, COLUMNS))
+    chosen = np.tile(indices(length, "clipped")[:1], (2, heads, 1, 1))
+    relative = apply(g, GatherElements(axis=-1), relative, chosen)
+    weights = apply(g, Softmax(), apply(g, Add(), scores, relative))
+    y = apply(g, Transpose(perm=(0, 2, 1, 3)), apply(g, MatMul(), weights, v))
+    return apply(g, Reshape(), y, np.array([2, length, heads * size]))
+
+
+def test_queries_that_products_read_beside_an_attention_are_merged() -> None:
+    graph = make(disentangled, (2, ROWS, 8))
+    after, log = optimised(graph)
+    assert log.counts["shift_rows"] == log.counts["merge_products"] == 1
+    constant = [node for node in after.nodes if isinstance(node.op, MatMul)]
+    assert [node.operands[1].tensor.dims[-1] for node in constant] == [24, 16]
     assert_same(graph, after)
