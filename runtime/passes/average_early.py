@@ -56,5 +56,6 @@ def _convolution(graph: Graph, mean: Node) -> Node | None:
     if graph.sole_consumer(conv.output) is mean:
         return conv
     channels, filters = (size_of(value, 1) for value in (conv.operands[0], conv.output))
-    known = isinstance(channels, int) and isinstance(filters, int)
-    return conv if known and channels < filters else None
+    if not isinstance(channels, int) or not isinstance(filters, int):
+        return None
+    return conv if channels < filters else None
