@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -54,7 +56,9 @@ def test_gates_are_computed_of_the_image(how: str, shape: tuple[Dim, ...]) -> No
     after, log = optimised(graph)
     assert log.counts["average_early"] == log.counts["merge_linear"] == 1
     (mean,) = [n for n in after.nodes if isinstance(n.op, ReduceMean | GlobalAveragePool)]
-    assert isinstance(mean.operands[0].producer.op, Relu)
+    before = mean.operands[0].producer
+    assert before is not None
+    assert isinstance(before.op, Relu)
     assert kinds(after).count("Conv") + kinds(after).count("Gemm") == 3
     assert_same(graph, after, *SHAPE)
 
@@ -79,7 +83,7 @@ def test_what_is_only_averaged_is_convolved_as_one_pixel(how: str, op: Conv) -> 
     ],
     ids=["channels", "strides", "pads", "windows"],
 )
-def test_other_convolutions_are_averaged_behind(more: dict[str, object]) -> None:
+def test_other_convolutions_are_averaged_behind(more: dict[str, Any]) -> None:
     graph = make(lambda g, x: unit(g, x, **more), SHAPE)
     after, log = optimised(graph)
     assert "average_early" not in log.counts

@@ -75,6 +75,7 @@ def test_other_indices_stay(how: str) -> None:
 def test_products_that_are_read_otherwise_stay() -> None:
     def build(g: Graph, x: Value) -> Value:
         y = scores(g, x, ROWS, "reversed")
+        assert y.producer is not None
         left = y.producer.operands[0]
         return apply(g, MatMul(), left, apply(g, MatMul(), normal(COLUMNS, ROWS), y))
 
