@@ -8,13 +8,14 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.dtypes import FLOATS
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
 from ..ops.gather import GatherElements
 from ..ops.matmul import MatMul
+from ..ops.movement import Tile, Transpose
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, rank_of, shape_of, static_dims
+from .editing import Builder, drop, dtype_of, rank_of, shape_of, size_of, static_dims
 
 #: Columns are padded to a multiple of this, so that rows are whole words.
 WORD = 8
@@ -42,12 +43,14 @@ class Relative:
     Attributes:
         node: the GatherElements.
         product: the product.
+        weights: the constants, each matrix of a stack once if all are repeated.
         order: the columns, from j - i = 1 - rows on.
         sizes: the rows, and the places that each chooses.
     """
 
     node: Node
     product: Node
+    weights: Array
     order: Array
     sizes: tuple[int, int]
 
@@ -62,18 +65,19 @@ def _relative(graph: Graph, node: Node) -> Relative | None:
         return None
     if product is None or not isinstance(product.op, MatMul) or indices.data is None:
         return None
-    weights = product.operands[1].data
+    weights = _factors(product)
     if weights is None or weights.ndim < 2 or graph.sole_consumer(data) is not node:
         return None
     whole = static_dims(shape_of(data))
     if whole is None or whole[:-1] != indices.data.shape[:-1] or dtype_of(data) not in FLOATS:
         return None
     rows, places = indices.data.shape[-2:]
-    order = _diagonals(indices.data.reshape(-1, rows, places)) if rows > 1 and places > 1 else None
+    many = rows > 1 and places > 1 and indices.data.size
+    order = _diagonals(indices.data.reshape(-1, rows, places)) if many else None
     if order is None:
         return None
     order = np.where(order < 0, order + whole[-1], order)
-    return Relative(node, product, order, (rows, places))
+    return Relative(node, product, weights, order, (rows, places))
 
 
 def _diagonals(indices: Array) -> Array | None:
@@ -86,15 +90,11 @@ def _diagonals(indices: Array) -> Array | None:
 
 def _rewrite(graph: Graph, found: Relative) -> int:
     """Write the product of columns in order, and its shifted rows; return the number of columns."""
-    x, weights = found.product.operands
-    data, (rows, places) = weights.data, found.sizes
-    wanted, whole = (static_dims(shape_of(v)) for v in (found.node.output, x))
-    assert data is not None
-    assert wanted is not None
+    (x, weights), data, (rows, places) = found.product.operands, found.weights, found.sizes
+    wanted, whole = (static_dims(shape_of(v)) or () for v in (found.node.output, x))
     add = Builder(graph, found.node, found.node.name, (found.product, found.node))
-    period = _period(data)
-    if period < len(data) and whole is not None and len(whole) == data.ndim == 3:
-        x, data = add.shaped(x, (len(data) // period, period, *whole[1:])), data[:period]
+    if (count := size_of(weights, 0)) != len(data) and isinstance(count, int):
+        x = add.shaped(x, (count // len(data), len(data), *whole[1:]))
     count = -(-len(found.order) // WORD) * WORD
     columns = np.zeros((*data.shape[:-1], count), data.dtype)
     columns[..., : len(found.order)] = data[..., found.order]
@@ -113,11 +113,37 @@ def _rewrite(graph: Graph, found: Relative) -> int:
     return count
 
 
-def _period(data: Array) -> int:
-    """Return the number of matrices of a stack after which these are repeated; all if never.
+def _factors(product: Node) -> Array | None:
+    """Return the constants of a product; a repeated stack once, if rows come as a stack as well."""
+    x, weights = product.operands
+    once, count = _once(weights), size_of(weights, 0)
+    if once is None or len(once) == count:
+        return once
+    left = static_dims(shape_of(x)) or ()
+    return once if left[:-2] == (count,) else weights.data
 
-    Heads of all samples multiply the same constants, which exporters repeat.
+
+def _once(value: Value) -> Array | None:
+    """Return constants; of a stack of matrices that is repeated, the matrices once.
+
+    Heads of all samples multiply the same ones.
     """
+    node, rank = value.producer, rank_of(value)
+    if value.data is not None:
+        return value.data[: _period(value.data)] if rank == 3 else value.data
+    if node is None or rank != 3:
+        return None
+    if isinstance(node.op, Transpose) and node.op.order(3) == (0, 2, 1):
+        data = _once(node.operands[0])
+        return None if data is None else data.swapaxes(1, 2)
+    if isinstance(node.op, Tile) and node.operands[1].data is not None:
+        data = _once(node.operands[0])
+        return data if data is not None and (node.operands[1].data[1:] == 1).all() else None
+    return None
+
+
+def _period(data: Array) -> int:
+    """Return the number of matrices of a stack after which these are repeated; all if never."""
     count = len(data)
     equal = (k for k in range(1, count) if count % k == 0 and (data[k] == data[0]).all())
     return next((k for k in equal if (data[k:] == data[:-k]).all()), count)

@@ -9,7 +9,7 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import GatherElements
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Transpose
+from tercet.runtime.ops.movement import Tile, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.shape import Reshape
 
@@ -48,19 +48,23 @@ def test_rows_are_shifted(places: int, how: str) -> None:
     assert_same(graph, after)
 
 
-def test_repeated_constants_are_kept_once() -> None:
-    """As of the heads of each sample."""
+@pytest.mark.parametrize("folded", [True, False], ids=["folded", "computed"])
+def test_repeated_constants_are_kept_once(folded: bool) -> None:
+    """As of the heads of each sample, also where repeated constants are too large to be folded."""
+    once = normal(HEADS, COLUMNS, TERMS)
 
     def build(g: Graph, x: Value) -> Value:
-        weights = np.tile(normal(HEADS, TERMS, COLUMNS), (2, 1, 1))
+        weights = apply(g, Tile(), once, np.array([2, 1, 1]))
+        weights = apply(g, Transpose(perm=(0, 2, 1)), weights)
         y = apply(g, MatMul(), apply(g, Relu(), x), weights)
         return apply(g, GatherElements(axis=-1), y, np.tile(indices(ROWS, "clipped"), (2, 1, 1)))
 
     graph = make(build, (2 * HEADS, ROWS, TERMS))
-    after, log = optimised(graph)
+    after, log = optimised(graph, **({} if folded else {"fold_bytes": once.nbytes}))
     assert log.counts["shift_rows"] == 1
     (product,) = [node for node in after.nodes if isinstance(node.op, MatMul)]
     assert product.operands[1].tensor.dims[0] == HEADS
+    assert "Tile" not in kinds(after)
     assert_same(graph, after)
 
 
@@ -69,6 +73,20 @@ def test_other_indices_stay(how: str) -> None:
     graph = make(lambda g, x: scores(g, x, 7, how), (HEADS, ROWS, TERMS))
     after, log = optimised(graph)
     assert "shift_rows" not in log.counts
+    assert_same(graph, after)
+
+
+def test_rows_that_all_matrices_multiply() -> None:
+    """Constants that are repeated for them stay so."""
+
+    def build(g: Graph, x: Value) -> Value:
+        weights = np.tile(normal(HEADS, TERMS, COLUMNS), (2, 1, 1))
+        y = apply(g, MatMul(), apply(g, Relu(), x), weights)
+        return apply(g, GatherElements(axis=-1), y, np.tile(indices(ROWS, "clipped"), (2, 1, 1)))
+
+    graph = make(build, (ROWS, TERMS))
+    after, log = optimised(graph)
+    assert log.counts["shift_rows"] == 1
     assert_same(graph, after)
 
 
