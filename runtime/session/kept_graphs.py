@@ -10,7 +10,6 @@ import pickle
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from math import prod
 from operator import attrgetter
 from typing import Any, cast
 
@@ -60,24 +59,23 @@ class Place:
         offset: of the first element.
         dtype: ONNX's number.
         shape: of the array.
-        strides: in bytes; None for C order.
+        strides: in bytes.
     """
 
     file: int
     offset: int
     dtype: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
+    strides: tuple[int, ...]
 
     @property
     def bounds(self) -> tuple[int, int]:
         """The places in the file of its first byte, and behind its last one."""
-        size = BY_ONNX[self.dtype].itemsize
-        if self.strides is None:
-            return self.offset, self.offset + prod(self.shape) * size
+        if 0 in self.shape:
+            return self.offset, self.offset
         ways = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
         first = self.offset + sum(way for way in ways if way < 0)
-        return first, first + sum(map(abs, ways)) + size
+        return first, first + sum(map(abs, ways)) + BY_ONNX[self.dtype].itemsize
 
     def array(self, blocks: Sequence[Block]) -> Array:
         """Return the array, which is read-only.
@@ -104,17 +102,16 @@ class Arrays:
     Attributes:
         all: the arrays.
         places: of those that are not known.
-        nbytes: of the others.
+        others: those that are in no file, as they are in memory.
     """
 
     def __init__(
         self, known: Sequence[Array], blocks: Iterable[Block], most: int, file: int = BESIDE
     ) -> None:
-        self.all, self.places, self.nbytes = list(known), list[Place](), 0
+        self.all, self.places, self.others = list(known), list[Place](), list[Array]()
         self._numbers = {id(data): number for number, data in enumerate(known)}
         self._blocks = [(each.data.ctypes.data, each) for each in blocks]
-        self._others = list[Array]()
-        self._most, self._file = most, file
+        self._most, self._file, self._end = most, file, 0
 
     def number(self, data: Array) -> int:
         """Return the number of an array.
@@ -136,36 +133,36 @@ class Arrays:
         for start, block in self._blocks:
             if start <= first and end <= start + len(block.data):
                 at = block.offset + data.ctypes.data - start
-                strides = None if data.flags.c_contiguous else data.strides
-                return Place(block.file, at, dtype, data.shape, strides)
+                return Place(block.file, at, dtype, data.shape, data.strides)
         dense, strides = _in_memory(data)
-        at = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
-        self.nbytes = at + dense.nbytes
-        if self.nbytes > self._most:
+        at = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        self._end = at + dense.nbytes
+        if self._end > self._most:
             raise Unkept(f"more than {self._most} bytes of computed constants")
-        self._others.append(dense)
+        self.others.append(dense)
         return Place(self._file, at, dtype, data.shape, strides)
 
     def parts(self) -> Iterator[bytes]:
         """Yield the bytes of those that are in no file."""
         end = 0
-        for data in self._others:
+        for data in self.others:
             yield bytes(-end % _ALIGNMENT)
             yield data.tobytes()
             end += -end % _ALIGNMENT + data.nbytes
 
 
-def _in_memory(data: Array) -> tuple[Array, tuple[int, ...] | None]:
+def _in_memory(data: Array) -> tuple[Array, tuple[int, ...]]:
     """Return an array with the bytes of one as they are in memory, and the strides in it.
 
-    Each element is there once. Where there are gaps, the order is C's, without strides.
+    Each element is there once. Where there are gaps, it is in C order.
     """
-    if not data.flags.c_contiguous:
-        once = data[tuple(slice(None) if step else slice(1) for step in data.strides)]
-        dense = once.transpose(sorted(range(data.ndim), key=lambda axis: -once.strides[axis]))
-        if dense.flags.c_contiguous:
-            return dense, data.strides
-    return data, None
+    once = data[tuple(slice(None) if step else slice(1) for step in data.strides)]
+    dense = once.transpose(sorted(range(data.ndim), key=lambda axis: -once.strides[axis]))
+    for found in (data, dense):
+        if found.flags.c_contiguous:
+            return found, data.strides
+    whole = np.ascontiguousarray(data)
+    return whole, whole.strides
 
 
 # ── writing ──────────────────────────────────────────────────────────────────────────────────────

@@ -199,7 +199,7 @@ class KeptModel:
         graphs = dumped(tuple(snapshot[:-1]), arrays, {})
         files = [_described(self._path)]
         files += [_described(str(each.path), each.name) for each in mapped]
-        if arrays.nbytes:
+        if arrays.others:
             weights = self._folder / (self._name + _WEIGHTS)
             make_folder(self._folder)
             with replacing(weights, mode=0o600) as stream:

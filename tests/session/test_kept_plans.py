@@ -106,6 +106,11 @@ NETWORKS = {
             u = Expand(c, n) }""",
         True,
     ),
+    "no elements": (
+        """g (float[2, 4] x) => (float[2, 4] y, float[0, 4] z) <float[0, 4] e, float[2, 4] w> {
+            s = Mul(x, w) y = Concat<axis = 0>(e, s) z = Identity(e) }""",
+        True,
+    ),
     "declared otherwise": (
         """g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }""",
         True,
