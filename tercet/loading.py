@@ -41,14 +41,14 @@ def loaded(
     timeout: float | None,
 ) -> Model:
     """Return the model; see `tercet.load`."""
-    known = with_custom(OPERATORS, operators or {})
+    custom = with_custom({}, operators or {})
 
     def read() -> Imported:
         from .importers import onnx as importer  # which a kept model does not need
 
         return importer.load(
             source,
-            operators=known,
+            operators={**OPERATORS, **custom},
             external_data_dir=external_data_dir,
             map_external_data=map_external_data,
         )
