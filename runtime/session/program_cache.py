@@ -251,8 +251,8 @@ class ProgramCache:
             bucket = bucket if edit is None else edit(bucket)
             optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
         lower(bound)
-        if unclear or known or resources.doubts.is_told:  # its warnings would not be kept
-            kept = None
+        if unclear or known or resources.doubts.is_told or log.endless:
+            kept = None  # its warnings would not be repeated
         try:
             if bucket is not None:
                 program: Program = BucketProgram(bucket, resources, ends)
