@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import backends as _backends
 from .api import Operators
+from .runtime import ops as _ops  # noqa: F401 - which several threads must not import at once
 from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
@@ -54,8 +55,6 @@ def loaded(
         )
 
     def find() -> tuple[KeptModel | None, Snapshot | None]:
-        from . import keeping
-
         given = operators, freeze, weights, external_data_dir
         kept = keeping.kept_model(source, backend, chosen, fallback, given, map_external_data)
         return kept, None if kept is None else kept.read()
@@ -68,6 +67,8 @@ def loaded(
             kept, prepared = None, preparing.prepared(read(), chosen, freeze, weights, chain)
         else:
             # A file is read while Python imports the rest, and optimised while a GPU starts.
+            from . import keeping
+
             with ThreadPoolExecutor(1) as aside:
 
                 def begin(work: Callable[[], T]) -> Future[T]:
