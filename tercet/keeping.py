@@ -58,13 +58,13 @@ def kept_model(
     if not map_external_data or not os.path.isfile(path := os.fsdecode(source)):
         return None
     chosen = [_text(getattr(options, f.name)) for f in fields(options) if f.name != "cache"]
-    parts = (_made_by(), path, repr((backend, fallback)), *chosen)
-    if any(" at 0x" in part for part in parts):
+    if any(" at 0x" in text for text in chosen):
         return None
-    key = "\0".join(parts).encode(errors="surrogateescape")
     try:
+        parts = (_made_by(), path, repr((backend, fallback)), *chosen)
+        key = "\0".join(parts).encode(errors="surrogateescape")
         return KeptModel(options.cache, path, key)
-    except OSError:  # the importer says so
+    except (OSError, ValueError):  # of a package in an archive; of a file the importer says more
         return None
 
 
