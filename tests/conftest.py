@@ -20,9 +20,9 @@ KINDS = ("cases/*", "libraries/*", "cubins/*/*")
 MAX_KEPT = 500_000_000
 #: The number of GPU tests that are not run, as no GPU can be used.
 LEFT_OUT = pytest.StashKey[int]()
-# Names a pass that leaves a broken graph. Of the passes that have nothing to rewrite, every fourth
+# Names a pass that leaves a broken graph. Of the passes that have nothing to rewrite, every eighth
 # is run, others in graphs of other sizes; tests of passes run all of them.
-os.environ["TERCET_VERIFY_PASSES"] = "4"
+os.environ["TERCET_VERIFY_PASSES"] = "8"
 # For numpy, which nothing here may import earlier: threads of OpenBLAS sleep while they wait. By
 # default they take a core from another process's tests meanwhile, for 2**26 ticks.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
