@@ -126,8 +126,8 @@ class Node:
     def distinct_reads(self) -> tuple[Value, ...]:
         """Every value that it depends on, each once: inputs, then captures."""
         read = self.inputs + self.captures
-        if len(read) == 1 and read[0] is not None:
-            return cast("tuple[Value]", read)
+        if None not in read and (len(read) == 1 or (len(read) == 2 and read[0] is not read[1])):
+            return cast("tuple[Value, ...]", read)  # those of most nodes
         found = dict.fromkeys(read)
         found.pop(None, None)
         return tuple(cast("dict[Value, None]", found))

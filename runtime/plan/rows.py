@@ -56,7 +56,7 @@ class Slot:
     @property
     def root(self) -> Slot:
         """The slot that owns the memory."""
-        return self._climb()[0]
+        return self if self.alias is None else self._climb()[0]
 
     @property
     def offset_in_root(self) -> int:
