@@ -81,9 +81,12 @@ def test_each_pass_alone_keeps_the_results_of_resnet50() -> None:
     feeds = light_inputs(proto)
     with tercet.load(proto, stop_at=0) as model:
         (plain,) = model.run(feeds).values()
+        kinds, options = {type(node.op).__name__ for node in model.imported.walk()}, model.options
     exact = exact_logits("resnet50")
-    names = [each.name for each in SYMBOLIC_PASSES]
-    for name in names:
+    names = {each.name for each in SYMBOLIC_PASSES}
+    able = {each.name: None for each in SYMBOLIC_PASSES if not each.has_nothing(kinds, options)}
+    assert len(able) > 10
+    for name in able:
         with tercet.load(proto, skip=tuple(n for n in names if n != name)) as model:
             if not len(model.rewrites):
                 continue  # it is the graph that `plain` is of
