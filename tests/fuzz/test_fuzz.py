@@ -24,6 +24,8 @@ from tercet.tools.workshop.fuzz.sites import Places, around_node, around_tensor
 from tercet.tools.workshop.fuzz.structure import CHANGES, Mutant, damaged
 from tercet.tools.workshop.fuzz.trial import BROKEN, Outcome, is_unread, runs, try_mutant
 
+from .kept_campaign import KeptCampaign
+
 CORPUS = Path(__file__).parent / "corpus"
 
 
@@ -156,7 +158,7 @@ def test_nodes_of_which_only_sizes_are_read_may_go(operator: str, unread: bool) 
 
 
 def test_a_campaign_in_processes_and_its_page() -> None:
-    campaign = Campaign(1, byte_share=1.0)
+    campaign = KeptCampaign(1, byte_share=1.0)
     found = dict(run_campaign(campaign, range(30)))
     assert sorted(found) == list(range(30))
     result = summary(campaign, found, {"CPU": "any"}, "python -m tercet.tools.workshop.fuzz")
