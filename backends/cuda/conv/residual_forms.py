@@ -294,7 +294,8 @@ class Form(Tile):
         # Floats that a thread reads at a time are two, and words of four.
         row = (self.chunk // 8 | 1) * 32 if p.wide else pitch(self.chunk, p.itemsize)
         stages = image + 2 * box * row + 2 * self.weights(p) + 8 * rows
-        own = ceil_div(max(stages, self.bands * 16 * (p.width + 8) * 4), 16) * 16
+        sums = self.parts(p) * self.bands * 16 * (p.width + 8) * 4
+        own = ceil_div(max(stages, sums), 16) * 16
         own += 4 * p.width if p.wide else 0
         shares = self.split > 1 and p.projection is not None
         return own + (inbox(self.bands * 16, p.width, self.split) if shares else 0)

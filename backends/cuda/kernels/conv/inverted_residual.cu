@@ -61,7 +61,8 @@ struct alignas(16) Word {
 // The layout of shared memory, with two buffers for what changes from chunk to chunk. Sums take the place of weights.
 constexpr int BOX = BOX_H * BOX_W * PITCH_BOX, HIDDEN = EXPANDS ? ROWS_IN * PITCH_IN : 0;
 constexpr int EXPANSION = HIDDEN + 2 * BOX, PROJECTION = EXPANSION + 2 * FIRST, PLACES = PROJECTION + 2 * SECOND;
-constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? ROWS_OUT * WIDTH * 4 : 0;
+constexpr int OF_PART = ROWS_OUT * WIDTH;  // floats
+constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? PARTS * OF_PART * 4 : 0;
 constexpr int SCALES = ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, INBOX = SCALES + (F16X3 && PROJECTS ? COLUMNS * 4 : 0);
 
 struct Source {  // the image of a first layer
@@ -90,6 +91,18 @@ template <int BYTES> __device__ __forceinline__ void load(u32 to, const unsigned
 {
 #pragma unroll 4
     for (int i = threadIdx.x * 16; i < BYTES; i += THREADS * 16) cp_async<IN_WORD>(to + i, (const T*)(from + i), true);
+}
+
+// Returns four adjacent sums of all parts of a chunk.
+__device__ __forceinline__ float4 sum_of_parts(const float* from)
+{
+    float4 sum = *(const float4*)from;
+#pragma unroll
+    for (int part = 1; part < PARTS; ++part) {
+        const float4 found = *(const float4*)(from + part * OF_PART);
+        sum.x += found.x, sum.y += found.y, sum.z += found.z, sum.w += found.w;
+    }
+    return sum;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -218,30 +231,28 @@ inverted_residual(const S* x, const T* weights, R* y, const T* bias, const T* z0
 #if F16X3
     scale(sums[0], shared + SCALES);
 #endif
-    // The sums of all parts of a chunk, one after the other, where weights were. Of a cluster, the last part sends them.
+    // The sums of all parts of a chunk go where weights were, side by side; those of a single part leave as they are.
+    constexpr bool SENT = SPLIT > 1 && PARTS == 1;
     if constexpr (SPLIT > 1) inbox.wait_open();
-    float* const mine = (float*)shared + (run * RUN * 16 + lane / 4) * WIDTH + lane % 4 * 2;
+    float* const own = (float*)shared + part * OF_PART + (run * RUN * 16 + lane / 4) * WIDTH + lane % 4 * 2;
 #pragma unroll
-    for (int round = 0; round < PARTS; ++round) {
-        if (part == round)
+    for (int i = 0; i < 2 * RUN; ++i) {
+        const int band = run * RUN + i / 2;
+        if (BANDS % RUN && band >= BANDS) break;
 #pragma unroll
-            for (int i = 0; i < 2 * RUN; ++i) {
-                const int band = run * RUN + i / 2, line = i * 8;
-                if (BANDS % RUN && band >= BANDS) break;
-#pragma unroll
-                for (int j = 0; j < TN; ++j) {
-                    float2* const to = (float2*)(mine + line * WIDTH + j * 8);
-                    const float2 before = round ? *to : make_float2(0, 0);
-                    const float* of = sums[i / 2][j] + i % 2 * 2;
-                    const float2 sum = make_float2(of[0] + before.x, of[1] + before.y);
-                    if (SPLIT > 1 && round + 1 == PARTS)
-                        inbox.send(band * 16 + lane / 4 + i % 2 * 8, j, lane % 4 * 2, sum);
-                    else
-                        *to = sum;
-                }
-            }
-        if (SPLIT == 1 || round + 1 < PARTS) __syncthreads();
+        for (int j = 0; j < TN; ++j) {
+            const float* const of = sums[i / 2][j] + i % 2 * 2;
+            const float2 pair = make_float2(of[0], of[1]);
+            if constexpr (SENT) inbox.send(band * 16 + lane / 4 + i % 2 * 8, j, lane % 4 * 2, pair);
+            else *(float2*)(own + i * 8 * WIDTH + j * 8) = pair;
+        }
     }
+    if constexpr (!SENT) __syncthreads();
+    if constexpr (SPLIT > 1 && !SENT)
+        for (int i = threadIdx.x; i < ROWS_OUT * (COLUMNS / 4); i += THREADS) {
+            const int row = i / (COLUMNS / 4), column = i % (COLUMNS / 4) * 4;
+            inbox.send(row, column / 8, column % 8, sum_of_parts((const float*)shared + row * WIDTH + column));
+        }
     if constexpr (SPLIT > 1) inbox.wait_received();  // also without items: others send to this memory
     const int first = SPLIT > 1 ? inbox.begin() : 0, last = SPLIT > 1 ? inbox.end() : ROWS_OUT * WORDS;
     for (int item = first + threadIdx.x; item < last; item += THREADS) {
@@ -253,8 +264,8 @@ inverted_residual(const S* x, const T* weights, R* y, const T* bias, const T* z0
         if constexpr (SPLIT > 1) {
             inbox.add(values, item);
         } else {
-            *(float4*)values = *(const float4*)((float*)shared + m * WIDTH + column);
-            *(float4*)(values + 4) = *(const float4*)((float*)shared + m * WIDTH + column + 4);
+            *(float4*)values = sum_of_parts((const float*)shared + m * WIDTH + column);
+            *(float4*)(values + 4) = sum_of_parts((const float*)shared + m * WIDTH + column + 4);
         }
         epilogue_all(y, values, with, at, 8);
     }
