@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from io import BufferedReader
 from itertools import accumulate
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +16,12 @@ from .parallel import in_parallel
 from .record import record
 
 Array = np.ndarray[Any, Any]
+R = TypeVar("R")
+#: Where parts begin and end in a file: in order, and without overlaps.
+Bounds = Sequence[tuple[int, int]]
+#: A place in a file, how many bytes are read there, and where to; None if nobody keeps them.
+_Piece = tuple[int, int, Array | None]
+
 #: Bytes that one thread reads at a time.
 _PART = 8 << 20
 #: Each part starts at a multiple of these bytes in memory.
@@ -36,8 +43,8 @@ class Block:
     data: Array
 
 
-def read_parts(file: BufferedReader, places: Sequence[tuple[int, int]]) -> list[Array]:
-    """Return the bytes between these places of a file.
+def read_parts(file: BufferedReader, bounds: Bounds) -> list[Array]:
+    """Return parts of a file.
 
     They are in one array: the system provides it in large pages, whatever the sizes of its parts.
 
@@ -45,65 +52,86 @@ def read_parts(file: BufferedReader, places: Sequence[tuple[int, int]]) -> list[
         OSError: it cannot be read.
         EOFError: it has become shorter.
     """
-    sizes = [end - start for start, end in places]
-    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
-    block = np.empty(ends[-1] if ends else 0, np.uint8)
-    found = [block[at:][:size] for at, size in zip((0, *ends), sizes, strict=False)]
-    parts = [
-        (data[first : first + _PART], start + first)
-        for data, (start, _) in zip(found, places, strict=True)
-        for first in range(0, len(data), _PART)
-    ]
-    if hasattr(os, "preadv"):
-        for _ in in_parallel(lambda part: _fill(file.fileno(), *part), parts):
-            pass
-        return found
-    for to, at in parts:
-        file.seek(at)
-        if file.readinto(to.data) != len(to):
-            raise EOFError
+    found = _in_one_array(bounds)
+    for _ in _read(file, _pieces(bounds, found), len):
+        pass
     return found
 
 
-def _fill(descriptor: int, part: Array, at: int) -> None:
-    """Read a part of a file from this place."""
-    to = part.data
-    while to:
-        count = os.preadv(descriptor, [to], at)
-        if not count:
-            raise EOFError
-        to, at = to[count:], at + count
+def read_digested(
+    file: BufferedReader, bounds: Bounds, *, keep: bool = True
+) -> tuple[bytes, list[Array]]:
+    """Return a digest of a whole file, which depends on these bounds, and the parts.
 
-
-def digest_of(file: BufferedReader) -> bytes:
-    """Return a digest of a file's bytes.
+    Args:
+        file: the file.
+        bounds: of the parts.
+        keep: False for the digest alone, which takes little memory.
 
     Raises:
-        OSError: it cannot be read, or has become shorter.
+        OSError, EOFError: see `read_parts`.
     """
-    size = os.fstat(file.fileno()).st_size
-    whole = sha256(size.to_bytes(8, "little"))
-    for part in _digests(file, size):
-        whole.update(part)
-    return whole.digest()
+    starts, ends = [start for start, _ in bounds], [end for _, end in bounds]
+    gaps = list(zip((0, *ends), (*starts, os.fstat(file.fileno()).st_size), strict=True))
+    found = _in_one_array(bounds) if keep else []
+    pieces = [*_pieces(bounds, found or [None] * len(bounds)), *_pieces(gaps, [None] * len(gaps))]
+    return _joined(_read(file, sorted(pieces, key=itemgetter(0)), _digest)), found
 
 
-def _digests(file: BufferedReader, size: int) -> Iterator[bytes]:
-    """Yield the digests of the parts of a file."""
-    starts = range(0, size, _PART)
-    if not hasattr(os, "preadv"):
-        yield from (sha256(file.read(_PART)).digest() for _ in starts)
+def digest_of(data: Array) -> bytes:
+    """Return what `read_digested` returns for a file of these bytes, without bounds."""
+    return _joined(in_parallel(_digest, (data[at:][:_PART] for at in range(0, len(data), _PART))))
+
+
+def _joined(digests: Iterable[bytes]) -> bytes:
+    return sha256(b"".join(digests)).digest()
+
+
+def _digest(data: Array) -> bytes:
+    return sha256(data.data).digest()
+
+
+def _in_one_array(bounds: Bounds) -> list[Array]:
+    sizes = [end - start for start, end in bounds]
+    ends = list(accumulate(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes))
+    block = np.empty(ends[-1] if ends else 0, np.uint8)
+    return [block[at:][:size] for at, size in zip((0, *ends), sizes, strict=False)]
+
+
+def _pieces(bounds: Bounds, parts: Sequence[Array | None]) -> list[_Piece]:
+    """Return what threads read of parts."""
+    return [
+        (at, min(_PART, end - at), None if part is None else part[at - start :][:_PART])
+        for (start, end), part in zip(bounds, parts, strict=True)
+        for at in range(start, end, _PART)
+    ]
+
+
+def _read(
+    file: BufferedReader, pieces: Sequence[_Piece], then: Callable[[Array], R]
+) -> Iterator[R]:
+    """Yield what a function returns for pieces that have been read, in order."""
+
+    def read(piece: _Piece) -> R:
+        at, count, data = piece
+        data = np.empty(count, np.uint8) if data is None else data
+        to = data.data
+        while to:
+            done = os.preadv(file.fileno(), [to], at)
+            if not done:
+                raise EOFError
+            to, at = to[done:], at + done
+        return then(data)
+
+    if hasattr(os, "preadv"):
+        yield from in_parallel(read, pieces)
         return
-
-    def digest(start: int) -> bytes:
-        part = np.empty(min(_PART, size - start), np.uint8)
-        try:
-            _fill(file.fileno(), part, start)
-        except EOFError:
-            raise OSError("the file becomes shorter") from None
-        return sha256(part.data).digest()
-
-    yield from in_parallel(digest, starts)
+    for at, count, data in pieces:
+        file.seek(at)
+        data = np.empty(count, np.uint8) if data is None else data
+        if file.readinto(data.data) != count:
+            raise EOFError
+        yield then(data)
 
 
 def print_of(folders: Iterable[str]) -> bytes:

@@ -23,7 +23,7 @@ from weakref import ref
 import numpy as np
 
 from ..base.cache import Cache, make_folder
-from ..base.file_parts import Array, Block, digest_of, read_parts
+from ..base.file_parts import Array, Block, digest_of, read_digested
 from ..base.files import replacing
 from ..base.parallel import same_threads
 from ..base.record import record
@@ -154,19 +154,21 @@ class KeptModel:
         """
         if about.name is not None and self._resolved(about.name) != about.path:
             raise Unkept(f"'{about.name}' is another file")
+        bounds = _together(place.bounds for place in places if place.file == number)
         with open(about.path, "rb") as file:
             before = os.fstat(file.fileno())
-            if before.st_size != about.size or digest_of(file) != about.digest:
-                raise Unkept(f"'{about.path}' has changed")
+            if before.st_size != about.size:
+                raise Unkept(f"'{about.path}' has another size")
             if about.name is not None:
                 mapping = mmap(file.fileno(), about.size, access=ACCESS_READ)
                 path = Path(about.path)
                 mapped.append(Mapped(about.name, self._file, about.size, ref(mapping), path))
-                return [Block(number, 0, np.frombuffer(mapping, np.uint8))]
-            bounds = _together(place.bounds for place in places if place.file == number)
-            parts = read_parts(file, bounds)
-            if os.fstat(file.fileno()).st_mtime_ns != before.st_mtime_ns:
-                raise Unkept(f"'{about.path}' changes")
+                parts, bounds = [np.frombuffer(mapping, np.uint8)], [(0, about.size)]
+                digest = digest_of(parts[0])
+            else:
+                digest, parts = read_digested(file, bounds)
+            if digest != about.digest or os.fstat(file.fileno()).st_mtime_ns != before.st_mtime_ns:
+                raise Unkept(f"'{about.path}' has changed")
         return [Block(number, at, data) for (at, _), data in zip(bounds, parts, strict=True)]
 
     def _resolved(self, name: str) -> str:
@@ -197,14 +199,18 @@ class KeptModel:
                 blocks.append(Block(number, 0, np.frombuffer(mapping, np.uint8)))
         arrays = Arrays((), blocks, MOST_COMPUTED, len(mapped) + 1)
         graphs = dumped(tuple(snapshot[:-1]), arrays, {})
-        files = [_described(self._path)]
-        files += [_described(str(each.path), each.name) for each in mapped]
+        bounds = [
+            _together(place.bounds for place in arrays.places if place.file == number)
+            for number in range(len(mapped) + 2)
+        ]
+        files = [_described(self._path, bounds[0])]
+        files += [_described(str(each.path), (), each.name) for each in mapped]
         if arrays.others:
             weights = self._folder / (self._name + _WEIGHTS)
             make_folder(self._folder)
             with replacing(weights, mode=0o600) as stream:
                 stream.writelines(arrays.parts())
-            files.append(_described(str(weights)))
+            files.append(_described(str(weights), bounds[-1]))
         if any(_signature(path) != was for path, was in self._signed.items()):
             raise Unkept("a file has changed")
         entry = dumped((files, arrays.places, graphs), Arrays((), (), 0), {})
@@ -337,9 +343,11 @@ def _signature(path: str) -> tuple[int, ...]:
     return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
 
 
-def _described(path: str, name: str | None = None) -> KeptFile:
+def _described(path: str, bounds: Sequence[tuple[int, int]], name: str | None = None) -> KeptFile:
+    """Return what is known of a file, with a digest for reading these parts of it."""
     with open(path, "rb") as file:
-        return KeptFile(path, name, os.fstat(file.fileno()).st_size, digest_of(file))
+        digest, _ = read_digested(file, bounds, keep=False)
+        return KeptFile(path, name, os.fstat(file.fileno()).st_size, digest)
 
 
 def _together(bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
