@@ -45,9 +45,9 @@ COMPILES = {
 #: Shape of the image, that of the weights, and attributes.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "mobilenet": ((2, 3, 19, 37), (32, 3, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
-    "resnet": ((1, 3, 30, 70), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
+    "resnet": ((1, 3, 30, 72), (64, 3, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3)}),
     "tiles": ((3, 3, 21, 70), (48, 3, 3, 5), {"strides": (1, 2), "pads": (1, 2, 1, 2)}),
-    "vgg": ((2, 3, 19, 37), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
+    "vgg": ((2, 3, 19, 40), (64, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
     "grey": ((2, 1, 9, 5), (8, 1, 5, 5), {}),
     "uneven": ((1, 4, 17, 40), (72, 4, 2, 5), {"strides": (1, 3), "pads": (0, 2, 3, 0)}),
     "patches": ((1, 3, 24, 16), (96, 3, 4, 4), {"strides": (4, 4)}),
@@ -158,13 +158,35 @@ def test_results_that_are_pooled(
     compare(case, float32 if wide else narrow, emulated, "few_channels_mma", pooled=True)
 
 
+#: Cases with images of 16 bits, and of float32, for tiles of warpgroups.
+OF_WARPGROUPS = [
+    (case, wide) for case in PAIRS for wide in (False, True) if not (wide and case in NARROW)
+]
+
+
+def compare_warpgroups(
+    patches: int,
+    case: str,
+    backend: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    wide: bool,
+    pooled: bool,
+) -> None:
+    """Run a case in tiles of so many patches, and compare its results with float64."""
+    kept = (squares if 2 * parts == patches else () for parts, squares in enumerate(SQUARES, 1))
+    monkeypatch.setattr(few_channels_mma, "SQUARES", tuple(kept))
+    for time in ("LAUNCH", "POOLED", "SQUARE_BLOCK", "SQUARE_STEP"):
+        monkeypatch.setattr(few_channels_mma, time, 0 if time == "LAUNCH" else (0, 0))
+    how = {"pooled": True} if pooled else {}
+    narrow = bfloat16 if case == "tiles" else float16
+    compare(case, float32 if wide else narrow, backend, "few_channels_wgmma", **how)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("pooled", [False, True], ids=["plain", "pooled"])
-@pytest.mark.parametrize(
-    ("case", "wide"),
-    [(case, wide) for case in PAIRS for wide in (False, True) if not (wide and case in NARROW)],
-)
+@pytest.mark.parametrize(("case", "wide"), OF_WARPGROUPS)
 @pytest.mark.parametrize("patches", [2, 4])
 def test_results_of_warpgroups(
     patches: int,
@@ -174,13 +196,7 @@ def test_results_of_warpgroups(
     hopper: CudaBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kept = (squares if 2 * parts == patches else () for parts, squares in enumerate(SQUARES, 1))
-    monkeypatch.setattr(few_channels_mma, "SQUARES", tuple(kept))
-    for time in ("LAUNCH", "POOLED", "SQUARE_BLOCK", "SQUARE_STEP"):
-        monkeypatch.setattr(few_channels_mma, time, 0 if time == "LAUNCH" else (0, 0))
-    how = {"pooled": True} if pooled else {}
-    narrow = bfloat16 if case == "tiles" else float16
-    compare(case, float32 if wide else narrow, hopper, "few_channels_wgmma", **how)
+    compare_warpgroups(patches, case, hopper, monkeypatch, wide=wide, pooled=pooled)
 
 
 @needs_compiler
@@ -227,6 +243,17 @@ def test_tiles_are_compared_once(
     graph = single("Conv", arrays, (1,), strides=(2, 2), pads=(3,) * 4)
     assert launches(planned(graph))[0].file.startswith("conv/few_channels_")
     assert len(compared) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "in_words"),
+    [(float16, 40, True), (float16, 37, False), (float32, 40, False)],
+)
+def test_rows_of_whole_words_arrive_in_words(dtype: DType, width: int, in_words: bool) -> None:
+    arrays = [normal(1, 3, 16, width).astype(dtype), normal(32, 3, 3, 3).astype(dtype)]
+    graph = single("Conv", arrays, (1,), strides=(2, 2), pads=(1,) * 4)
+    (launch,) = launches(planned(graph, conv="few_channels_mma"))
+    assert dict(launch.source.constants)["IN_WORDS"] == in_words
 
 
 def test_large_images_of_float32_are_not_packed() -> None:

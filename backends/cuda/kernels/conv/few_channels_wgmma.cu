@@ -10,11 +10,11 @@
 // cores read a quarter less. Rows of weights are in an order that gives a thread two adjacent filters.
 //
 // A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes
-// a tile, the part of the image that the next one reads arrives as it is. MAPPED results leave by TMA, 128 bytes of a pixel at
+// a tile, the part of the image that the next one reads arrives as it is, IN_WORDS of 16 bytes or number by number. MAPPED results leave by TMA, 128 bytes of a pixel at
 // a time, and threads go on as soon as these have been read.
 //
 // Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once;
-// PIXELS_ACROSS; MAPPED.
+// PIXELS_ACROSS; MAPPED; IN_WORDS.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -30,6 +30,9 @@
 #include "elementwise/divide.cuh"
 
 constexpr int GROUPS = 2, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
+
+#include "conv/image_words.cuh"
+
 constexpr int OF_PATCH = PIXELS_ACROSS ? 128 : 64, TN = (PIXELS_ACROSS ? OF_PATCH : FILTERS) / 8;
 constexpr int COPIES = STEP_W == 1 ? 2 : 1, PATCH_W = 8 * COPIES, PATCH_H = OF_PATCH / PATCH_W;
 constexpr int PIXELS = TILE_H * TILE_W, PATCHES = TILE_W / PATCH_W, UNITS = PIXELS / OF_PATCH / GROUPS;
@@ -37,11 +40,13 @@ constexpr int SPAN = (KW + 3) / 4 * 4, TERMS = KH * SPAN * 4, STEPS = TERMS / 16
 constexpr int ROWS = (TILE_H - 1) * STEP_H + KH, COLUMNS = ((TILE_W - 1) * STEP_W + SPAN + 1) / 2 * 2;
 constexpr int COUNT = ROWS * COLUMNS, ROW = COPIES * COLUMNS;  // pixels of a row with its copy
 constexpr int OWN = (COUNT + THREADS - 1) / THREADS;  // pixels of a thread
+// Numbers of a row and of a channel of the image as it arrives.
+constexpr int RAW_ROW = IN_WORDS ? row_of_words(COLUMNS) : COLUMNS, RAW_PLANE = ROWS * RAW_ROW;
 // In shared memory: weights, low parts behind high ones; the image as it is, channel by channel, and as pixels of four; and
 // results, in the place of the latter if these are in parts.
 constexpr int LOW_WEIGHTS = FILTERS * TERMS * 2, RAW = PARTS * LOW_WEIGHTS;
 constexpr int ALIGNED = MAPPED ? 1024 : 16, LOW_IMAGE = ROWS * ROW * 8;
-constexpr int IMAGE = (RAW + COUNT * CHANNELS * (int)sizeof(S) + ALIGNED - 1) / ALIGNED * ALIGNED;
+constexpr int IMAGE = (RAW + RAW_PLANE * CHANNELS * (int)sizeof(S) + ALIGNED - 1) / ALIGNED * ALIGNED;
 constexpr int RESULTS = PARTS == 1 ? (IMAGE + LOW_IMAGE + ALIGNED - 1) / ALIGNED * ALIGNED : IMAGE;
 constexpr int PITCH_C = STAGED * sizeof(R) + (MAPPED ? 0 : 16);
 constexpr int TOGETHER = PARTS == 1 ? KH : SPAN > 16 ? 1 : 16 / SPAN;  // rows of a window that tensor cores add up
@@ -49,6 +54,7 @@ static_assert(TILE_H % PATCH_H == 0 && TILE_W % PATCH_W == 0 && PIXELS == UNITS 
 static_assert(!PIXELS_ACROSS || (PARTS == 1 && FILTERS == 64 && STAGED == FILTERS), "rows of a product");
 static_assert(STEP_W == 2 || (STEP_W == 1 && STEP_H == 1), "distances of windows");
 static_assert(!MAPPED || (POOL_H == 0 && PITCH_C == 128), "a row of results");
+static_assert(!IN_WORDS || PARTS == 1, "a row of the image");
 static_assert(FILTERS % STAGED == 0 && STAGED % 16 == 0 && sizeof(R) == (PARTS == 1 ? 2 : 4), "");
 
 #include "conv/few_channels_tile.cuh"
@@ -80,10 +86,16 @@ struct Tile {
     }
 };
 
-// Requests a thread's pixels of the part of an image.
+// Requests the part of an image, if not in words each thread its pixels.
 __device__ __forceinline__ void fetch(unsigned char* raw, const S* x, const Tile& tile, const Plane& p)
 {
     const int plane = p.depth * p.height * p.width;  // from one channel to the next
+    if constexpr (IN_WORDS) {
+        const S* image = x + (long long)tile.n * CHANNELS * plane;
+        request_words<CHANNELS, ROWS, RAW_ROW / WORD>(shared_address(raw), image, tile.top, tile.left, p.height, p.width);
+        cp_async_commit();
+        return;
+    }
     int front;
     const S* sample = sample_of(x, tile.n, front, p);
     const S* from = sample + (long long)front * p.height * p.width;
@@ -107,18 +119,19 @@ __device__ __forceinline__ void fetch(unsigned char* raw, const S* x, const Tile
 }
 
 // A thread's pixels in the order of products: rounded, or in halves; returns the inverse of their scale.
-__device__ __forceinline__ float arrange(unsigned char* shared)
+__device__ __forceinline__ float arrange(unsigned char* shared, const Tile& tile)
 {
-    const S* raw = (const S*)(shared + RAW);
+    const S* raw = (const S*)(shared + RAW) + (IN_WORDS ? tile.left & WORD - 1 : 0);
     Pixel* const image = (Pixel*)(shared + IMAGE);
     if constexpr (PARTS == 1) {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
             const int place = threadIdx.x + i * THREADS;
             if (COUNT % THREADS && place >= COUNT) break;
+            const int from = IN_WORDS ? place / COLUMNS * RAW_ROW + place % COLUMNS : place;
             Pixel pixel = {};
 #pragma unroll
-            for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(raw[channel * COUNT + place]);
+            for (int channel = 0; channel < CHANNELS; ++channel) pixel.at[channel] = T(raw[channel * RAW_PLANE + from]);
             keep_pixel(image, place, pixel);
         }
         return 1;
@@ -264,7 +277,8 @@ few_channels_wgmma(const S* x, const T* w, const float* scales, R* y, const __gr
     for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
         const Tile tile(in_order(next, tiles), p);
         cp_async_wait<0>();
-        const float inverse = arrange(shared);
+        if constexpr (IN_WORDS) __syncthreads();  // other threads have requested a thread's pixels
+        const float inverse = arrange(shared, tile);
         fence_proxy_async();
         __syncthreads();
         if (next + gridDim.x < tiles) fetch(shared + RAW, x, Tile(in_order(next + gridDim.x, tiles), p), p);
