@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ ENTRY = "residual_patches"
 TWICE, LARGE = (2, 2), {"kernel": (5, 5), "pads": (2, 2, 2, 2)}
 CASES = {
     **{case: ALL[case] for case in ("residual", "stride", "without expansion", "part")},
+    "first layer": ALL["first layer"],
+    "first layer, stride": Case((1, 4, 45, 24), 48, 24, strides=TWICE, windows=(3, 4), casts=True),
+    "first layer of large windows": Case((2, 1, 23, 32), 40, 16, windows=(5, 7), **LARGE),
     "whole patches": Case((1, 16, 14, 14), 96, 24),
     "whole patches, stride": Case((1, 16, 28, 28), 96, 24, strides=TWICE),
     "large windows": Case((1, 16, 13, 12), 64, 24, activation=HardSwish(), **LARGE),
@@ -119,6 +123,9 @@ def test_those_of_large_images_are_chosen() -> None:
         assert chosen(case, float16).count(ENTRY) == 1
     for case in (Case((1, 24, 56, 56), 144, 24), Case((32, 64, 14, 14), 384, 64)):
         assert ENTRY not in chosen(case, float16)
+    first = Case((16, 3, 112, 112), 32, 16, windows=(3, 3), casts=True)
+    assert chosen(first, float16) == [ENTRY]
+    assert ENTRY not in chosen(replace(first, shape=(1, 3, 112, 112)), float16)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)

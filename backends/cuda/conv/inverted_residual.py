@@ -13,7 +13,7 @@ expansion, too: its windows are unfolded in shared memory, and rounded if the im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -335,16 +335,11 @@ def _apart(p: ResidualProblem) -> float:
     return sum(SELECTORS[Conv].expected(layer)[1]() for layer in p.layers)
 
 
-def _patches(p: ResidualProblem) -> Iterable[PatchForm]:
-    """Return the forms of `residual_patches.cu`, which has no first layer."""
-    return () if p.is_first else residual_patches.forms(p)
-
-
 def _choice(p: ResidualProblem) -> tuple[Form | PatchForm | None, str]:
     """Return the fastest form by estimates, or why the layers are computed one by one."""
     timed: list[tuple[float, str, Form | PatchForm]] = [
         *((time_of(p, form), str(form), form) for form in forms(p)),
-        *((form.time_of(p) / OF_PATCHES, str(form), form) for form in _patches(p)),
+        *((form.time_of(p) / OF_PATCHES, str(form), form) for form in residual_patches.forms(p)),
     ]
     best = min(timed, default=None)
     if best is None:

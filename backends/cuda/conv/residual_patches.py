@@ -18,6 +18,7 @@ import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.types import Array
+from ..gemm.first_layer import CHANNELS, pack_strips
 from ..gemm.tile import MAX_KEPT, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, by_axis, ceil_div, sizes
@@ -36,10 +37,19 @@ MAX_CHANNELS, MAX_FILTERS = 96, 160
 #: Registers of a thread besides those of a walk and of a projection, those of a multiprocessor,
 #: and the most that a thread may be estimated to need.
 OTHERS, REGISTERS, MAX_REGISTERS = 50, 1 << 16, 224
+#: Columns from one window of a first layer to the next, and maximum of pixels of a row of one.
+STEP_FIRST, MAX_SPAN = 2, 8
+#: Bytes of a word of its image.
+WORD = 16
+#: Instructions for a pixel of a first layer's image.
+OF_PIXEL = 20
 #: Microseconds of a launch; bytes of weights per microsecond that a block loads; instructions per
 #: microsecond of a warp, and of a multiprocessor. Fitted to 335 forms of 20 inverted residuals of
 #: MobileNets and MnasNet at batch 32 on an H200, with a mean error of 10 %.
 BEGIN, LOADED, ALONE, ISSUED = 4.0, 28e3, 2400.0, 4370.0
+#: Those of a warp behind a first layer, whose products of a pixel depend on one another. Fitted to
+#: seven forms of MobileNetV2's at batch 32.
+ALONE_FIRST = 1500.0
 #: Instructions of an activation such as HardSwish, besides those of Relu or Clip.
 DEAR = 4
 
@@ -107,7 +117,7 @@ class PatchForm:
 
     def terms(self, p: ResidualProblem) -> int:
         """Return the channels of a pixel in shared memory; all chunks, if these are filtered."""
-        return p.terms if p.expansion else ceil_div(p.hidden, self.chunk) * self.chunk
+        return terms_of(p) if p.expansion else ceil_div(p.hidden, self.chunk) * self.chunk
 
     def slices(self, p: ResidualProblem) -> int:
         """Return the slices of the columns of a projection, so that every warp has one."""
@@ -132,6 +142,12 @@ class PatchForm:
         rows = (self.down - 1) * self.height * step + 2 * self.row_pairs(p)
         return rows, (self.tile.columns - 1) * step + kernel
 
+    def image(self, p: ResidualProblem) -> tuple[int, int]:
+        """Return the rows and columns of the image of a first layer that a block keeps."""
+        rows, columns = self.box(p)
+        step_h, kernel_h, span = first_of(p)
+        return (rows - 1) * step_h + kernel_h, (columns - 1) * STEP_FIRST + span
+
     def pitch_box(self, p: ResidualProblem) -> int:
         """Return the pixels between rows of the image, so that few of eight share banks."""
         return self.banks(p)[1]
@@ -140,19 +156,35 @@ class PatchForm:
         """Return how many of eight pixels that are read at once share a bank, and the pitch."""
         step, across = p.filtering.view.strides[0], self.width * p.filtering.view.strides[0]
         patches = self.down * self.across, self.across
-        return _banks(self.box(p)[1], patches, self.height * step, across)
+        if not p.is_first:
+            return _banks(self.box(p)[1], patches, self.height * step, across)
+        # Two pixels of the image are a word, and as far apart are windows.
+        step_h, _, _ = first_of(p)
+        words = ceil_div(self.image(p)[1], 2)
+        conflicts, pitch_of = _banks(words, patches, self.height * step, across, step_h)
+        return conflicts, 2 * pitch_of
 
     def weights(self, p: ResidualProblem) -> int:
         """Return the bytes of the weights of a chunk."""
-        expansion = 2 * p.terms + 8 if p.expansion else 0
+        expansion = 2 * terms_of(p) + 8 if p.expansion else 0
         first = expansion + 4 + 4 * prod(p.filtering.view.kernel)
         return self.chunk * first + p.width * pitch(self.chunk, 2)
 
     def shared(self, p: ResidualProblem) -> int:
         """Return the bytes of shared memory, as in `residual_patches.cu`."""
         image = (self.box(p)[0] * self.pitch_box(p) + 1) * pitch(self.terms(p), 2)
+        if p.is_first:
+            image = (self.image(p)[0] * self.pitch_box(p) + 2) * 2 * CHANNELS
         filtered = self.stages * self.bands * 16 * pitch(self.chunk, 2)
-        return image + filtered + self.chunks(p) * self.weights(p)
+        weights = self.chunks(p) * self.weights(p)
+        return image + filtered + weights + (self.raw(p) if in_words(p) else 0)
+
+    def raw(self, p: ResidualProblem) -> int:
+        """Return the bytes of the image of a first layer as it is, of which rows have words."""
+        source, (rows, columns) = p.source or p.x, self.image(p)
+        word = WORD // source.dtype.itemsize
+        row = ceil_div(columns + word - 1, word) * WORD
+        return source.dims[1] * rows * row
 
     def registers(self, p: ResidualProblem) -> int:
         """Return an estimate of the registers of a thread."""
@@ -160,7 +192,7 @@ class PatchForm:
         walk = 2 * (kernel // step + 1) * self.width + 2 * prod(p.filtering.view.kernel)
         slices = self.slices(p)
         projection = self.run(slices) * p.width // slices // 2
-        walk += p.terms // 4 + (projection if self.chunks(p) > 1 else 0)
+        walk += terms_of(p) // 4 + (projection if self.chunks(p) > 1 else 0)
         return OTHERS + max(walk, 2 * projection)  # sums, and operands of their epilogue
 
     def resident(self, p: ResidualProblem) -> int:
@@ -200,7 +232,7 @@ class PatchForm:
         conflicts = self.banks(p)[0] - 1
         of_pixel, of_result = 2.5 + conflicts, 3 + prod(kernel)
         if p.expansion:
-            of_pixel = 4.5 + (0.75 + 0.5 * conflicts) * p.terms / 16
+            of_pixel = 4.5 + (0.75 + 0.5 * conflicts) * terms_of(p) / 16
             of_pixel += 0 if p.unrounded.is_cheap else 2 * DEAR
         of_result += 0 if p.filtering.epilogue.is_cheap else DEAR
         walk = 100 + pixels * of_pixel + 2 * self.height * self.width * of_result
@@ -208,11 +240,15 @@ class PatchForm:
         project = 30 + run * (self.chunk // 16) * (3 + columns / 5)
         rows, row = self.box(p)
         ends = 120 + run * (30 + columns)
-        ends += 7 * ceil_div(rows, self.warps) * ceil_div(row * self.terms(p), 256)
+        if p.is_first:
+            ends += OF_PIXEL * ceil_div(prod(self.image(p)), 32 * self.warps)
+        else:
+            ends += 7 * ceil_div(rows, self.warps) * ceil_div(row * self.terms(p), 256)
         tile = self.chunks(p) * (self.walks * walk + project) + ends
         waves, resident = self.tiles(p) / p.target.processors, self.resident(p)
         running = ceil_div(min(resident, ceil(waves)) * self.warps, 4) * 4
-        time = ceil(waves / resident) * tile * (1 / ALONE + running / ISSUED)
+        alone = ALONE_FIRST if p.is_first else ALONE
+        time = ceil(waves / resident) * tile * (1 / alone + running / ISSUED)
         memory = 2 * (p.x.size + p.y.size) / MEMORY
         return BEGIN + self.chunks(p) * self.weights(p) / LOADED + max(time, memory)
 
@@ -225,7 +261,9 @@ def _slices(bands: int, warps: int, width: int) -> int:
 
 
 @lru_cache(MAX_KEPT)
-def _banks(columns: int, patches: tuple[int, int], down: int, across: int) -> tuple[int, int]:
+def _banks(
+    columns: int, patches: tuple[int, int], down: int, across: int, rows: int = 1
+) -> tuple[int, int]:
     """Return how many of eight pixels share a bank, with the pitch where these are the fewest.
 
     Args:
@@ -233,11 +271,16 @@ def _banks(columns: int, patches: tuple[int, int], down: int, across: int) -> tu
         patches: of a tile, and of a row of them.
         down: rows of pixels from one patch to the next.
         across: columns of pixels from one patch to the next.
+        rows: rows in memory of a row of pixels.
     """
     places = {divmod(min(i, patches[0] - 1), patches[1]) for i in range(4)}
 
     def conflicts(pitch: int) -> int:
-        banks = [((y * down + row) * pitch + x * across) % 8 for row in range(2) for y, x in places]
+        banks = [
+            ((y * down + row) * rows * pitch + x * across) % 8
+            for row in range(2)
+            for y, x in places
+        ]
         return max(map(banks.count, banks))
 
     return min((conflicts(pitch), pitch) for pitch in range(columns, columns + 8))
@@ -252,9 +295,31 @@ def refusal(p: ResidualProblem) -> str:
         return f"strides of {view.strides}"
     if any(size % 2 == 0 or size > MAX_WINDOW for size in view.kernel):
         return f"windows of {view.kernel}"
+    if p.is_first and (first_of(p)[2] > MAX_SPAN or p.layers[0].view.strides[1] != STEP_FIRST):
+        return "a first layer of other windows"
     if p.x.dims[1] > MAX_CHANNELS or p.width > MAX_FILTERS:
         return f"{p.x.dims[1]} to {p.y.dims[1]} channels"
     return ""
+
+
+def first_of(p: ResidualProblem) -> tuple[int, int, int]:
+    """Return the vertical stride and the rows of a first layer's windows, and pixels of a row."""
+    if not p.is_first:
+        return 1, 1, 0
+    view = p.layers[0].view
+    return view.strides[0], view.kernel[0], ceil_div(view.kernel[1], 4) * 4
+
+
+def in_words(p: ResidualProblem) -> bool:
+    """Whether rows of a first layer's image are copied in words."""
+    source = p.source or p.x
+    return p.is_first and source.dims[-1] * source.dtype.itemsize % WORD == 0
+
+
+def terms_of(p: ResidualProblem) -> int:
+    """Return the terms of the expansion; those of a first layer have gaps."""
+    _, rows, span = first_of(p)
+    return rows * span * CHANNELS if p.is_first else p.terms
 
 
 def forms(p: ResidualProblem) -> Iterator[PatchForm]:
@@ -284,12 +349,14 @@ def launch(p: ResidualProblem, form: PatchForm, code: str) -> Launch:
     bias, masked = p.projection.b, form.masks(p)
     members = {
         **{"channels": x.dims[1], "filters": y.dims[1]},
-        **{**sizes("", x.dims[2:]), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
+        **{**sizes("", p.size), **sizes("out_", y.dims[2:]), **by_axis(pad=view.pads_begin)},
         **{"row_x": x.row, "row_y": y.row, "down": down, "across": across},
         "chunks": form.chunks(p),
     }
     constants = [t for layer in p.layers for t in (layer.w, layer.b) if t and t is not bias]
     biases = tuple(layer.b is not None for layer in p.layers[:-1])
+    (step_first, rows_first, span), first = first_of(p), p.layers[0].view
+    how = (form.chunk, p.width, biases, span)
     titles = (layer.epilogue.title for layer in p.layers)
     return Launch(
         "conv/residual_patches.cu",
@@ -297,17 +364,21 @@ def launch(p: ResidualProblem, form: PatchForm, code: str) -> Launch:
         grid=(min(form.tiles(p), p.target.processors * form.resident(p)), 1, 1),
         block=32 * form.warps,
         args={
-            "x": x,
+            "x": p.source or x,
             "weights": Packed(
                 tuple(t.value for t in constants),
-                ("residual patches", form.chunk, p.width, biases),
-                partial(pack_weights, chunk=form.chunk, width=p.width, biases=biases),
+                ("residual patches", *how),
+                partial(pack_weights, chunk=form.chunk, width=p.width, biases=biases, span=span),
             ),
             **{"y": y, "bias": bias, **epilogue.args, "tiles": form.tiles(p), "p": members},
+            "source": {**sizes("", x.dims[2:]), **by_axis(pad=first.pads_begin)},
         },
-        types=(("T", x.dtype), *epilogue.aliases),
+        types=(("S", (p.source or x).dtype), ("T", x.dtype), *epilogue.aliases),
         constants=(
             ("EXPANDS", p.expansion is not None),
+            *(("UNFOLDED", x.dims[1] if p.is_first else 0), ("SPAN_FIRST", span)),
+            ("IN_WORDS", in_words(p)),
+            *(("FIRST_H", rows_first), ("FIRST_STEP_H", step_first)),
             *(("TERMS", form.terms(p)), ("CHUNK", form.chunk)),
             *(("CHUNKS", form.chunks(p)), ("COLUMNS", p.width)),
             *zip(("KH", "KW"), view.kernel, strict=True),
@@ -320,12 +391,14 @@ def launch(p: ResidualProblem, form: PatchForm, code: str) -> Launch:
         ),
         code=code,
         shared=form.shared(p),
-        note=" ".join(filter(None, (str(form), *titles))),
+        note=" ".join(filter(None, ("Cast" if p.source else "", str(form), *titles))),
         pitched=p.pitched,
     )
 
 
-def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...]) -> Array:
+def pack_weights(
+    *arrays: Array, chunk: int, width: int, biases: tuple[bool, ...], span: int = 0
+) -> Array:
     """Return the weights of all chunks, each in the order of shared memory.
 
     That is, if there is an expansion, its rows as left fragments and its biases, each twice; the
@@ -337,10 +410,13 @@ def pack_weights(*arrays: Array, chunk: int, width: int, biases: tuple[bool, ...
         chunk: expanded channels per chunk.
         width: rows of the projection.
         biases: whether convolutions before the projection have one.
+        span: pixels of a row of a first layer's windows; 0 if the expansion is none.
     """
     layers, left = layers_of(arrays, biases)
     windows, shift = layers[-1]
     hidden = len(windows)
+    if span:
+        layers[0] = pack_strips(layers[0][0], span)[0], layers[0][1]
     count, projection = ceil_div(hidden, chunk) * chunk, left.pop().reshape(-1, hidden)
     taps = np.zeros((windows[0].size, count), np.float32)
     taps[:, :hidden] = windows.reshape(hidden, -1).T

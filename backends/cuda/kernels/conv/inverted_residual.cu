@@ -65,10 +65,6 @@ constexpr int OF_PART = ROWS_OUT * WIDTH;  // floats
 constexpr int STAGES = PLACES + 8 * ROWS_IN, SUMS = PARTS > 1 || SPLIT == 1 ? PARTS * OF_PART * 4 : 0;
 constexpr int SCALES = ((STAGES > SUMS ? STAGES : SUMS) + 15) / 16 * 16, INBOX = SCALES + (F16X3 && PROJECTS ? COLUMNS * 4 : 0);
 
-struct Source {  // the image of a first layer
-    int height, width, pad_h, pad_w;
-};
-
 // Stores the terms of the window that begins at (row, column) of an image.
 __device__ __forceinline__ void unfold(unsigned char* to, const S* from, const Source& source, int row, int column)
 {

@@ -11,9 +11,14 @@
 // `weights` is stored chunk by chunk in the order of shared memory, see residual_patches.py. Without EXPANDS the image itself
 // is what the depthwise convolution reads.
 //
-// Compile-time: T; Z and R as in epilogue.cuh; EXPANDS; TERMS, the channels of the image in sixteens; CHUNK; CHUNKS; COLUMNS,
+// With UNFOLDED the expansion is the first layer of a network, whose windows are two columns apart. Pixels of its image have
+// four channels in shared memory, so that two are a word of 16 bytes, and SPAN_FIRST of a row, a multiple of four, are the
+// terms of a row of a window, as in few_channels_wgmma.cu.
+//
+// Compile-time: S, of the image, and T; Z and R as in epilogue.cuh; EXPANDS; UNFOLDED, the channels of a first layer's image, or
+// 0; IN_WORDS, whether rows of that one are copied in words; FIRST_H FIRST_STEP_H, of its windows; SPAN_FIRST; TERMS, the channels of the image in sixteens; CHUNK; CHUNKS; COLUMNS,
 // the channels of the result in sixteens; KH KW, odd; STEP, 1 or 2; PATCH_H PATCH_W DOWN ACROSS; PITCH_BOX, the pixels from
-// one row of the image in shared memory to the next; WARPS; SLICES, of the columns of a projection, of which a warp has one at
+// one row of the image in shared memory to the next, an even number with UNFOLDED; WARPS; SLICES, of the columns of a projection, of which a warp has one at
 // a time; STAGES, the chunks whose filtered pixels are in shared memory at once; MASKED, whether any pixel may be outside of
 // the image, or else only those in the first FIRST_INSIDE and behind the first FIRST_OUTSIDE columns of a patch, and in its
 // first and last two rows; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue`, of float32, and
@@ -27,6 +32,9 @@
 #include "conv/residual_plane.cuh"
 
 constexpr int THREADS = 32 * WARPS, KSTEPS = TERMS / 16;
+
+#include "conv/image_words.cuh"
+
 constexpr int PATCHES = DOWN * ACROSS, SETS = (PATCHES + 3) / 4, TILE_H = DOWN * PATCH_H, TILE_W = ACROSS * PATCH_W;
 // Windows of a step: rows of sums of which it has a part, how many it finishes, and the others.
 constexpr int ROWS = KH / STEP + 1, DONE = 2 / STEP, CARRY = ROWS - DONE;
@@ -34,21 +42,31 @@ constexpr int ROWS = KH / STEP + 1, DONE = 2 / STEP, CARRY = ROWS - DONE;
 constexpr int ROW_PAIRS = STEP == 1 ? (PATCH_H + KH) / 2 : PATCH_H + KH / 2, UNROLLED = ROW_PAIRS % 2 ? 1 : 2;
 constexpr int SPAN = (PATCH_W - 1) * STEP + KW;
 constexpr int BOX_H = (DOWN - 1) * PATCH_H * STEP + 2 * ROW_PAIRS, BOX_W = (TILE_W - 1) * STEP + KW;
+// What a first layer reads for them.
+constexpr int IMAGE_H = (BOX_H - 1) * FIRST_STEP_H + FIRST_H, IMAGE_W = (BOX_W - 1) * 2 + SPAN_FIRST;
+constexpr int RAW_ROW = row_of_words(IMAGE_W);
 // Rows are an odd number of words of 16 bytes apart, so that eight of them are in different banks.
 __device__ constexpr int pitch(int elements) { return (elements / 8 | 1) * 16; }
-constexpr int PITCH_IN = pitch(TERMS), PITCH = pitch(CHUNK);
+constexpr int PITCH_IN = UNFOLDED ? 8 : pitch(TERMS), PITCH = pitch(CHUNK);
+// Bytes from a pixel that is expanded to the next one of its column, and of its row.
+constexpr int BELOW = PITCH_BOX * PITCH_IN * (UNFOLDED ? FIRST_STEP_H : 1), BESIDE = PITCH_IN * (UNFOLDED ? 2 : 1);
 // Sums of a set of patches: eight adjacent rows are two rows of a column of each.
 constexpr int SET_ROWS = (PATCH_H + 1) / 2 * PATCH_W * 8, BANDS = (SETS * SET_ROWS + 15) / 16;
 constexpr int ROWS_OUT = BANDS * 16;
 constexpr int TN = COLUMNS / SLICES / 8, TASKS = BANDS * SLICES, RUN = (TASKS + WARPS - 1) / WARPS;
-static_assert(CHUNK % 16 == 0 && COLUMNS % (16 * SLICES) == 0 && PITCH_BOX >= BOX_W && KH % 2 == 1 && ROW_PAIRS >= 2, "");
+static_assert(CHUNK % 16 == 0 && COLUMNS % (16 * SLICES) == 0 && KH % 2 == 1 && ROW_PAIRS >= 2, "");
+static_assert(PITCH_BOX >= (UNFOLDED ? IMAGE_W : BOX_W) && (!UNFOLDED || (EXPANDS && PITCH_BOX % 2 == 0)), "");
+static_assert(!UNFOLDED || (SPAN_FIRST / 4 <= 2 && TERMS == FIRST_H * SPAN_FIRST * 4), "");
 
 // The weights of a chunk in bytes: fragments of the expansion, its bias twice, the windows, their bias; and the projection.
 constexpr int BIAS_IN = EXPANDS ? CHUNK * TERMS * 2 : 0, WINDOW = EXPANDS ? BIAS_IN + CHUNK * 8 : 0;
 constexpr int SHIFT = WINDOW + KH * KW * CHUNK * 4;
 constexpr int FIRST = SHIFT + CHUNK * 4, SECOND = COLUMNS * PITCH;
 // The layout of shared memory: the image, filtered pixels, and weights.
-constexpr int FILTERED = (BOX_H * PITCH_BOX + 1) * PITCH_IN, WEIGHTS = FILTERED + STAGES * ROWS_OUT * PITCH;
+constexpr int FILTERED = ((UNFOLDED ? IMAGE_H : BOX_H) * PITCH_BOX + (UNFOLDED ? 2 : 1)) * PITCH_IN, WEIGHTS = FILTERED + STAGES * ROWS_OUT * PITCH;
+
+// Behind these the image of a first layer as it is, if its rows are copied in words.
+constexpr int RAW = WEIGHTS + CHUNKS * (FIRST + SECOND);
 
 struct alignas(16) Word {
     u32 at[4];
@@ -77,6 +95,13 @@ __device__ __forceinline__ void multiply_onto(float (&sums)[4], const float (&fi
     for (int q = 0; q < 4; ++q) sums[q] = first[q];
     MMA(sums, a, b0, b1);
 #endif
+}
+
+// Where 16 terms of a pixel are behind its first ones.
+__device__ constexpr int behind(int k)
+{
+    if (!UNFOLDED) return k * 32;
+    return k / (SPAN_FIRST / 4) * PITCH_BOX * PITCH_IN + k % (SPAN_FIRST / 4) * 32;
 }
 
 // What a lane needs for all steps of a walk: of 16 channels, it has two adjacent ones.
@@ -110,13 +135,13 @@ struct Walk {
         for (int i = 0; i < KH * KW; ++i) window[i] = *(const float2*)(own + WINDOW + (i * CHUNK + channel) * 4);
         shift = *(const float2*)(own + SHIFT + channel * 4);
         const auto begin_of = [](int patch) {
-            return patch / ACROSS * PATCH_H * STEP * PITCH_BOX + patch % ACROSS * PATCH_W * STEP;
+            return patch / ACROSS * PATCH_H * STEP * BELOW + patch % ACROSS * PATCH_W * STEP * BESIDE;
         };
         const int read = min(set * 4 + lane % 8 / 2, PATCHES - 1), patch = min(set * 4 + lane % 4, PATCHES - 1);
-        const u32 first = base + (begin_of(read) + lane % 2 * PITCH_BOX) * PITCH_IN;
-        pixels = first + lane / 8 * 16;
-        tails = first + lane / 16 * PITCH_IN + lane / 8 % 2 * 16 + (KSTEPS - 1) * 32;
-        own_pixels = shared + begin_of(patch) * PITCH_IN + (chunk * CHUNK + channel) * 2;
+        const u32 first = base + begin_of(read) + lane % 2 * BELOW + lane / 8 % 2 * 16;
+        pixels = first + lane / 16 * behind(1);
+        tails = first + lane / 16 * BESIDE + behind(KSTEPS - 1);
+        own_pixels = shared + begin_of(patch) + (chunk * CHUNK + channel) * 2;
         this->top = top + patch / ACROSS * PATCH_H * STEP;
         left += patch % ACROSS * PATCH_W * STEP;
         columns = 0;
@@ -131,7 +156,7 @@ struct Walk {
         if constexpr (!EXPANDS) {
 #pragma unroll
             for (int row = 0; row < 2; ++row) {
-                const Pair pair = *(const Pair*)(own_pixels + below + (row * PITCH_BOX + column) * PITCH_IN);
+                const Pair pair = *(const Pair*)(own_pixels + below + row * BELOW + column * BESIDE);
                 found[row] = float(pair.at[0]), found[2 + row] = float(pair.at[1]);
             }
             return;
@@ -139,13 +164,13 @@ struct Walk {
 #pragma unroll
         for (int k = 0; k + 1 < KSTEPS; k += 2) {
             u32 right[4];
-            ldmatrix_x4(right, pixels + below + column * PITCH_IN + k * 32);
+            ldmatrix_x4(right, pixels + below + column * BESIDE + behind(k));
             if (k) MMA(found, weights[k], right[0], right[1]);
             else multiply_onto(found, bias, weights[k], right[0], right[1]);
             MMA(found, weights[k + 1], right[2], right[3]);
         }
         if constexpr (KSTEPS % 2) {
-            if (column % 2 == 0) ldmatrix_x4(tail, tails + below + column * PITCH_IN);
+            if (column % 2 == 0) ldmatrix_x4(tail, tails + below + column * BESIDE);
             const int at = column % 2 * 2;
             if (KSTEPS > 1) MMA(found, weights[KSTEPS - 1], tail[at], tail[at + 1]);
             else multiply_onto(found, bias, weights[0], tail[at], tail[at + 1]);
@@ -157,7 +182,7 @@ struct Walk {
     __device__ __forceinline__ void step(float (&sums)[ROWS][PATCH_W][2], int pair, const Plane& p) const
     {
         constexpr int LATEST = (ROW_PAIRS - 1) * DONE - CARRY;  // the first row of sums of the last step
-        const u32 below = pair * 2 * PITCH_BOX * PITCH_IN;
+        const u32 below = pair * 2 * BELOW;
         const bool inside[2] = {(u32)(top + pair * 2) < (u32)p.height, (u32)(top + pair * 2 + 1) < (u32)p.height};
 #pragma unroll
         for (int i = CARRY; i < ROWS; ++i)
@@ -261,7 +286,7 @@ struct TilePlace {
 };
 
 // Requests the part of the image that the windows of a tile read, zero outside of the image; a warp has one row at a time.
-__device__ __forceinline__ void load_image(u32 base, const T* x, const TilePlace& tile, const Plane& p)
+__device__ __forceinline__ void load_words(u32 base, const T* x, const TilePlace& tile, const Plane& p)
 {
     constexpr int WORDS = TERMS / 8;
     const int left = tile.left(p), lane = threadIdx.x % 32;
@@ -280,6 +305,47 @@ __device__ __forceinline__ void load_image(u32 base, const T* x, const TilePlace
     }
     cp_async_commit();
 }
+
+struct alignas(8) Pixel {
+    T at[4];
+};
+
+// The part of the image that a first layer reads for a tile.
+struct Part {
+    int top, left, plane;
+    const S* image;
+
+    __device__ __forceinline__ Part(const S* x, const TilePlace& tile, const Plane& p, const Source& source)
+        : top(tile.top(p) * FIRST_STEP_H - source.pad_h), left(tile.left(p) * 2 - source.pad_w),
+          plane(source.height * source.width), image(x + (long long)tile.n * UNFOLDED * plane)
+    {
+    }
+
+    __device__ __forceinline__ void request(u32 base, const Source& source) const
+    {
+        if constexpr (IN_WORDS)
+            request_words<UNFOLDED, IMAGE_H, RAW_ROW / WORD>(base + RAW, image, top, left, source.height, source.width);
+        cp_async_commit();
+    }
+
+    // Stores it in pixels of four channels.
+    __device__ __forceinline__ void arrange(unsigned char* shared, const Source& source) const
+    {
+        constexpr int COUNT = IMAGE_H * IMAGE_W;
+        const S* raw = (const S*)(shared + RAW) + (left & WORD - 1);
+#pragma unroll 4
+        for (int i = threadIdx.x; i < COUNT; i += THREADS) {
+            const int y = i / IMAGE_W, row = top + y, column = left + i - y * IMAGE_W;
+            const bool inside = (u32)row < (u32)source.height && (u32)column < (u32)source.width;
+            const S* from = IN_WORDS ? raw + i + y * (RAW_ROW - IMAGE_W) : image + (inside ? row * source.width + column : 0);
+            Pixel pixel = {};
+#pragma unroll
+            for (int channel = 0; channel < UNFOLDED; ++channel)
+                if (IN_WORDS || inside) pixel.at[channel] = T(from[channel * (IN_WORDS ? IMAGE_H * RAW_ROW : plane)]);
+            *(Pixel*)(shared + (i + y * (PITCH_BOX - IMAGE_W)) * PITCH_IN) = pixel;
+        }
+    }
+};
 
 // The results of this warp's tasks: where they are stored, and the operands of their epilogue.
 struct Results {
@@ -333,19 +399,27 @@ struct Results {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-residual_patches(const T* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, int tiles, Plane p)
+residual_patches(const S* x, const T* weights, R* y, const T* bias, const T* z0, const T* z1, int tiles, Plane p, Source source)
 {
     extern __shared__ __align__(128) unsigned char shared[];
     const u32 base = shared_address(shared);
     for (int i = threadIdx.x * 16; i < CHUNKS * (FIRST + SECOND); i += THREADS * 16)
         cp_async<8>(base + WEIGHTS + i, (const T*)((const unsigned char*)weights + i), true);
     grid_dependency_sync();
-    load_image(base, x, TilePlace(in_order(blockIdx.x, tiles), p), p);
+    const auto place = [&](int tile) { return TilePlace(in_order(tile, tiles), p); };
+    if constexpr (UNFOLDED > 0) Part(x, place(blockIdx.x), p, source).request(base, source);
+    else load_words(base, (const T*)x, place(blockIdx.x), p);
     for (int next = blockIdx.x; next < tiles; next += gridDim.x) {
-        const TilePlace tile(in_order(next, tiles), p);
+        const TilePlace tile = place(next);
+        const bool continues = next + gridDim.x < tiles;
         float sums[RUN][TN][4] = {};
         cp_async_wait<0>();
         __syncthreads();
+        if constexpr (UNFOLDED > 0) {
+            Part(x, tile, p, source).arrange(shared, source);
+            __syncthreads();
+            if (continues) Part(x, place(next + gridDim.x), p, source).request(base, source);
+        }
 #pragma unroll 1
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
 #pragma unroll 1
@@ -356,7 +430,7 @@ residual_patches(const T* x, const T* weights, R* y, const T* bias, const T* z0,
             project(sums, base, chunk);
             if (STAGES == 1) __syncthreads();
         }
-        if (next + gridDim.x < tiles) load_image(base, x, TilePlace(in_order(next + gridDim.x, tiles), p), p);
+        if (!UNFOLDED && continues) load_words(base, (const T*)x, place(next + gridDim.x), p);
         const Results results(bias, z0, z1, tile, p);
         project(sums, base, CHUNKS - 1);
         results.store(y, sums, p);

@@ -7,3 +7,7 @@ struct Plane {
     int down, across;   // tiles of an image
     int chunks;
 };
+
+struct Source {  // the image of a first layer
+    int height, width, pad_h, pad_w;
+};
