@@ -10,7 +10,7 @@ from ..base.record import record
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ir.types import Array
-from ..ops.gather import GatherElements
+from ..ops.gather import GatherElements, counted
 from ..ops.matmul import MatMul
 from ..ops.movement import Tile, Transpose
 from ..ops.shapes import normalize_axis
@@ -73,10 +73,10 @@ def _relative(graph: Graph, node: Node) -> Relative | None:
         return None
     rows, places = indices.data.shape[-2:]
     many = rows > 1 and places > 1 and indices.data.size
-    order = _diagonals(indices.data.reshape(-1, rows, places)) if many else None
+    chosen = _diagonals(indices.data.reshape(-1, rows, places)) if many else None
+    order = None if chosen is None else counted(chosen, whole[-1])
     if order is None:
         return None
-    order = np.where(order < 0, order + whole[-1], order)
     return Relative(node, product, weights, order, (rows, places))
 
 

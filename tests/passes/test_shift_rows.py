@@ -26,6 +26,8 @@ def indices(places: int, how: str) -> np.ndarray:
         "buckets": np.sign(apart) * np.log2(1 + np.abs(apart)).astype(int) + 8,
         "from the end": -1 - np.abs(apart),
         "columns": np.tile(np.arange(places), (ROWS, 1)),
+        "too far": COLUMNS - 3 + apart,
+        "too near": apart - COLUMNS,
         "one": np.full((ROWS, places), 3)
         + (np.arange(places) == 2) * (np.arange(ROWS) == 1)[:, None],
     }[how]
@@ -88,6 +90,14 @@ def test_rows_that_all_matrices_multiply() -> None:
     after, log = optimised(graph)
     assert log.counts["shift_rows"] == 1
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("how", ["too far", "too near"])
+def test_indices_outside_are_left_to_the_kernel_that_refuses_them(how: str) -> None:
+    graph = make(lambda g, x: scores(g, x, 7, how), (HEADS, ROWS, TERMS))
+    after, log = optimised(graph)
+    assert "shift_rows" not in log.counts
+    assert "GatherElements" in kinds(after)
 
 
 def test_products_that_are_read_otherwise_stay() -> None:
