@@ -240,18 +240,17 @@ class OneHot(Op):
         axis = normalize_axis(self.axis, len(indices.shape) + 1)
         shape = (*indices.shape[:axis], _depth_of(depth), *indices.shape[axis:])
         result = values.with_shape(checked(shape))
-        hot = _hot(indices, axis, shape[axis])
-        if hot is None:
+        known = indices.known if is_small(indices) else None
+        if known is None:
             return result
-        return rearrange(result, lambda pair: np.take(pair, hot), values)
+        return rearrange(result, lambda pair: np.take(pair, _hot(known, axis, result)), values)
 
 
-def _hot(indices: TensorType, axis: int, size: Dim) -> Array | None:
-    """Return 1 where small known indices point on a new axis, 0 elsewhere; None if unknown."""
-    known = indices.known if is_small(indices) else None
-    if known is None or not isinstance(size, int):
-        return None
-    places = np.expand_dims(known.astype(np.int64), axis)
+def _hot(indices: Array, axis: int, result: TensorType) -> Array:
+    """Return 1 where indices point on a new axis of a result, 0 elsewhere."""
+    size = result.dims[axis]
+    with np.errstate(invalid="ignore"):  # of NaN
+        places = np.expand_dims(indices.astype(np.int64), axis)
     line = np.expand_dims(np.arange(size), [i for i in range(places.ndim) if i != axis])
     return (np.where(places < 0, places + size, places) == line).astype(np.intp)
 

@@ -26,6 +26,7 @@ from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import OptionalType, SequenceType, TensorType, ValueType
+from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.propagate import is_small
 
 from .cases import Case, array_of, cases_by_operator
@@ -234,3 +235,12 @@ def test_elements_of_small_tensors_are_known(name: str) -> None:
     for case in cases_by_operator()["", name]:
         for value in graph_of(with_constants(case.model, case.inputs)).outputs.values():
             assert value.tensor.known is not None or not is_small(value.tensor), case.name
+
+
+@pytest.mark.parametrize(("depth", "known"), [(3, [[0, 0], [1, 0], [0, 0]]), (10**15, None)])
+def test_elements_of_large_results_are_not_computed(depth: int, known: object) -> None:
+    """Even where all operands are known: as many would not fit into memory."""
+    given = np.array([1, np.nan], np.float32), np.array(depth), np.array([0, 1])
+    found = OneHot(axis=0).infer(*(TensorType(each.dtype, each.shape, each) for each in given))
+    assert found.shape == (depth, 2)
+    assert (None if found.known is None else found.known.tolist()) == known
