@@ -19,7 +19,7 @@ from .editing import Builder, drop, rank_of, stand_in
 from .fold_batchnorm import folded
 from .fusion import Replacement, refusal
 from .linear import LinearLayer, as_linear, rebuilt
-from .rounding import Exact, Unfit, half_types, rounded_bias
+from .rounding import Exact, Unfit, half_types, narrowed, scaled_row
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -85,7 +85,9 @@ def _write_columns(
     graph: Graph, norm: Node, rows: Value, behind: Node, affine: tuple[Array, Array]
 ) -> None:
     """Write a normalization of rows, which it reads and stores transposed, as a Mul and an Add."""
-    scale, shift = (rounded_bias(each, rows.tensor.dtype) for each in affine)
+    factor, addend = affine
+    scale = narrowed(Exact.of(factor), rows.tensor.dtype)
+    shift = scaled_row(addend, factor, rows.tensor.dtype)
     add = Builder(graph, behind, norm.name, (norm, behind))
     scaled = add(Mul(), rows, add.constant(scale, f"{norm.name}.scale"))
     total = add(Add(), scaled, add.constant(shift, f"{norm.name}.shift"))

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import float16
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import BatchNormalization
@@ -122,6 +123,20 @@ def test_norms_of_rows_become_part_of_products() -> None:
     assert log.counts["fold_prenorm"] == 1
     assert kinds(after) == ["Relu", "MatMul", "Add"]
     assert_same(graph, after)
+
+
+def test_rows_that_overflow_before_they_are_shifted_stay() -> None:
+    """In float16: 40 * 3000 does, but 40 * 3000 - 100000 does not."""
+    one = np.ones(8, np.float16)
+
+    def build(g: Graph, x: Value) -> Value:
+        x = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Cast(to=float16), apply(g, Relu(), x)))
+        norm = BatchNormalization(epsilon=0.0)
+        y = apply(g, norm, x, one * 3000, one * -40000, one * 20, one)
+        return apply(g, Transpose(perm=(0, 2, 1)), y)
+
+    graph = make(build, (2, 5, 8))
+    assert "fold_prenorm" not in optimised(graph)[1].counts
 
 
 def test_what_is_transposed_otherwise_stays() -> None:
