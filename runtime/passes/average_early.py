@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
+
 from ..ir.graph import Graph, Node
 from ..ops.conv import convolves_pixels
 from ..ops.cuts import reduced_axes
@@ -51,8 +53,9 @@ def _convolution(graph: Graph, mean: Node) -> Node | None:
         return None
     if isinstance(mean.op, ReduceMean) and reduced_axes(mean) != tuple(range(2, rank)):
         return None
-    if any(value.data is None for value in conv.operands[1:]):
-        return None
+    constants = [value.data for value in conv.operands[1:]]
+    if any(data is None or not np.isfinite(data).all() for data in constants):
+        return None  # infinite weights make NaN of a pixel that is zero, not of a mean
     if graph.sole_consumer(conv.output) is mean:
         return conv
     channels, filters = (size_of(value, 1) for value in (conv.operands[0], conv.output))

@@ -14,7 +14,7 @@ from tercet.runtime.ops.elementwise import Add, Mul, Relu, Sigmoid
 from tercet.runtime.ops.pool import GlobalAveragePool
 from tercet.runtime.ops.reduce import ReduceMean
 
-from .graphs import apply, assert_same, batchnorm, kinds, make, normal, optimised
+from .graphs import apply, assert_same, batchnorm, kinds, make, normal, optimised, run
 
 SHAPE, PLAIN = (2, 6, 5, 3), Conv()
 
@@ -99,3 +99,15 @@ def test_other_axes_are_averaged_behind() -> None:
     after, log = optimised(graph)
     assert "average_early" not in log.counts
     assert_same(graph, after)
+
+
+def test_infinite_weights_make_nan_of_pixels_that_are_zero() -> None:
+    weights = normal(8, 6, 1, 1)
+    weights[0] = np.inf
+    graph = make(
+        lambda g, x: mean_of(g, apply(g, Conv(), apply(g, Relu(), x), weights), "pool"), SHAPE
+    )
+    after, log = optimised(graph)
+    assert "average_early" not in log.counts
+    x = normal(*SHAPE)
+    np.testing.assert_allclose(run(after, x, np.float32), run(graph, x, np.float64), rtol=1e-4)
