@@ -32,7 +32,7 @@ def _is_inference(norm: Node) -> bool:
 def folded(norm: Node) -> tuple[Array, Array] | None:
     """Return the factor and addend per channel of a constant BatchNormalization (float64).
 
-    None in training mode, or if its constants differ in shape.
+    None in training mode, if its constants differ in shape, or if one of these is not finite.
     """
     if not isinstance(norm.op, BatchNormalization) or not _is_inference(norm):
         return None
@@ -40,8 +40,11 @@ def folded(norm: Node) -> tuple[Array, Array] | None:
     scale, shift, mean, var = (data.astype(np.float64) for data in constants)
     if len({scale.shape, shift.shape, mean.shape, var.shape}) != 1:
         return None
-    factor = scale / np.sqrt(var + norm.op.epsilon)
-    return factor, shift - mean * factor
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(var + norm.op.epsilon)
+        addend = shift - mean * factor
+    is_finite = np.isfinite(factor).all() and np.isfinite(addend).all()
+    return (factor, addend) if is_finite else None
 
 
 def _build(found: Found) -> Outcome:

@@ -125,6 +125,20 @@ def test_norms_of_rows_become_part_of_products() -> None:
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize("var", [-1.0, 0.0, np.inf])
+def test_norms_that_give_no_numbers_stay(var: float) -> None:
+    """As of weights that were never trained, or are damaged."""
+    one = np.ones(8, np.float32)
+
+    def build(g: Graph, x: Value) -> Value:
+        norm = BatchNormalization(epsilon=0.0)
+        image = apply(g, norm, apply(g, Relu(), x), one, one, one, one * var)
+        return apply(g, Conv(), image, normal(6, 8, 1, 1))
+
+    log = optimised(make(build, (2, 8, 5, 6)))[1]
+    assert ("fold_prenorm" in log.counts) == (var > 0)
+
+
 def test_rows_that_overflow_before_they_are_shifted_stay() -> None:
     """In float16: 40 * 3000 does, but 40 * 3000 - 100000 does not."""
     one = np.ones(8, np.float16)
