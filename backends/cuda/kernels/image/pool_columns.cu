@@ -77,12 +77,6 @@ pool_columns(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
     if (i >= count) return;
     const T* image = x + (long long)n * p.height * p.width * p.row_x + channel;
     const long long at = ((long long)(n * p.out_height + row) * p.out_width + column) * p.row_y + channel;
-    Operands<VECTOR> with[DOWN];
-#pragma unroll
-    for (int down = 0; down < DOWN; ++down) {
-        const long long to = at + down * p.out_width * p.row_y;
-        if (row + down < p.out_height) with[down] = operands_at<VECTOR>(to, n, channel, VECTOR, nullptr, z0, z1);
-    }
     Elements none;
 #pragma unroll
     for (int q = 0; q < VECTOR; ++q) none.at[q] = KIND_OF == MAX ? T(-INFINITY) : T(0);
@@ -121,7 +115,7 @@ pool_columns(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
                 const float all = float(found[down].at[q]);
                 results[q] = KIND_OF == MAX ? all : all / elements;
             }
-            epilogue_all(y, results, with[down], to, VECTOR);
+            epilogue_all(y, results, operands_at<VECTOR>(to, n, channel, VECTOR, nullptr, z0, z1), to, VECTOR);
         }
     }
 }
