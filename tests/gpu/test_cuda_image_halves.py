@@ -13,6 +13,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.gemm import image_halves
+from tercet.backends.cuda.gemm.schedules import boxes, swap_f16x3
 from tercet.backends.cuda.gemm.tables.f16x3 import IMAGE_HALVES
 from tercet.backends.cuda.gemm.tile import CtaTile
 from tercet.backends.numpy import evaluate
@@ -96,6 +97,54 @@ def test_few_windows(
     wide = [a.astype(float64) for a in arrays]
     graph, exact = (single("Conv", list(each), (1,), **how) for each in (arrays, wide))
     check(graph, exact, x, kernel="swap_f16x3_windows", **ASKED)
+
+
+@pytest.mark.parametrize("beside", [0.4, 1.0])
+@pytest.mark.parametrize(
+    ("size", "filters", "kernel", "how"),
+    [
+        ((1, 96, 28, 28), 128, 3, {"pads": (1,) * 4}),
+        ((1, 24, 14, 14), 64, 3, {"pads": (1,) * 4}),
+        ((1, 160, 7, 7), 320, 3, {"pads": (1,) * 4}),
+        ((3, 112, 15, 13), 200, 3, {"pads": (2, 1, 0, 1), "dilations": (1, 2)}),
+        ((1, 256, 14, 14), 256, 3, {"pads": (1,) * 4}),
+        ((2, 64, 33, 29), 40, 5, {"pads": (2,) * 4}),
+        ((1, 128, 56, 56), 128, 3, {"pads": (1,) * 4, "strides": (2, 2)}),
+        ((2, 96, 14, 13), 512, 3, {"pads": (0, 1, 1, 1), "strides": (1, 2)}),
+    ],
+)
+def test_windows_of_boxes(
+    size: tuple[int, ...],
+    filters: int,
+    kernel: int,
+    how: dict[str, Any],
+    beside: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Images that are not in halves, whose pixels are cut once for all taps."""
+    every = boxes.ways_of
+
+    def some(shape: Any, patches: Any, target: Any, *, concurrent: bool) -> Any:
+        best, *_ = every(shape, patches, target, concurrent=True)
+        return (replace(best, microseconds=-inf),)
+
+    monkeypatch.setattr(boxes, "ways_of", some)
+    monkeypatch.setattr(swap_f16x3, "BESIDE", beside)
+    x = normal(*size) * powers(-60, 60, size[0], 1, *size[2:])
+    arrays = x, normal(filters, size[1], kernel, kernel)
+    wide = [a.astype(float64) for a in arrays]
+    graph, exact = (single("Conv", list(each), (1,), **how) for each in (arrays, wide))
+    check(graph, exact, x, kernel="swap_f16x3_boxes", conv="tensor_cores")
+
+
+@pytest.mark.parametrize(("terms", "side"), [(36, 14), (96, 14), (160, 7), (672, 7), (1184, 4)])
+def test_terms_that_fill_no_step(terms: int, side: int) -> None:
+    """Pixels that blocks cut, of other numbers of channels than a step has; see swap_f16x3.cu."""
+    x = normal(1, terms, side, side) * powers(-60, 60, 1, 1, side, side)
+    arrays = x, normal(328, terms, 1, 1)
+    wide = [a.astype(float64) for a in arrays]
+    graph, exact = single("Conv", list(arrays), (1,)), single("Conv", wide, (1,))
+    check(graph, exact, x, kernel="swap_f16x3", conv="tensor_cores")
 
 
 @pytest.mark.parametrize("name", ["w64x64", "w64x128", "w128x128 split 2", "w192x128"])

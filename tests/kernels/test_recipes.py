@@ -179,7 +179,10 @@ def conv(*w: int, x: tuple[int, ...], **attributes: Any) -> Graph:
     ("graph", "expected"),
     [
         (conv(64, 64, 1, 1, x=(1, 64, 56, 56)), ["split_wgmma"]),
-        (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["split_wgmma"]),
+        (conv(64, 64, 3, 3, x=(1, 64, 56, 56), pads=(1,) * 4), ["swap_f16x3_boxes"]),
+        (conv(128, 64, 3, 3, x=(1, 64, 56, 56), strides=(2, 2)), ["swap_f16x3_boxes"]),
+        (conv(64, 64, 3, 3, x=(8, 64, 56, 56), pads=(1,) * 4), ["split_wgmma"]),
+        (conv(960, 160, 1, 1, x=(1, 160, 7, 7)), ["swap_f16x3"]),
         (conv(64, 3, 7, 7, x=(1, 3, 224, 224), strides=(2, 2)), ["few_channels_wgmma"]),
         (conv(64, 6, 7, 7, x=(1, 6, 224, 224), strides=(2, 2)), ["pack_image", "split_wgmma"]),
         (conv(32, 1, 3, 3, x=(1, 32, 20, 20), group=32), ["depthwise_rows"]),

@@ -15,7 +15,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm import image_halves
-from tercet.backends.cuda.gemm.schedules import swap_f16x3
+from tercet.backends.cuda.gemm.schedules import boxes, swap_f16x3
 from tercet.backends.cuda.gemm.tile import Config, TimedConfig
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.graph import Graph
@@ -24,6 +24,7 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Slice
 
 from .cubins import assert_arguments
 from .dry import apply, compiled_files, launches, normal, planned, single
@@ -92,6 +93,27 @@ def test_layers(
     others = {"gemm/pack_halves.cu"} if algorithm == "in_halves" else set[str]()
     assert compiled_files(h200) == COMPILES | others
     assert_close(got, x.astype(np.float64) @ w.astype(np.float64) + bias)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(("terms", "way"), list(zip((96, 36, 164), WAYS, strict=False)), ids=str)
+def test_terms_that_fill_no_step(
+    terms: int, way: tuple[int, int, int], h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pixels of 32 channels more than whole steps have, or fewer; behind them are others."""
+    forced(way, monkeypatch)
+    x, w = rows(40, terms + 28), weights(terms, 72)
+    graph = Graph("some of the channels")
+    value = graph.add_input("x", TensorType(x.dtype, (1, terms + 28, 5, 8)))
+    bounds = (np.array([bound]) for bound in (0, terms, 1))
+    part = apply(graph, Slice(), value, *bounds)
+    graph.set_outputs({"y": apply(graph, Conv(), part, w.T[..., None, None].copy())})
+    infer(graph)
+    found = Sample(graph, {"x": x.T.reshape(1, -1, 5, 8).copy()})
+    (got,) = results_of(found, [h200], replace(OPTIONS, **ON_TENSOR_CORES))
+    assert compiled_files(h200) >= COMPILES
+    assert_close(got[0].reshape(72, 40).T, x[:, :terms].astype(np.float64) @ w.astype(np.float64))
 
 
 @pytest.mark.slow
@@ -204,6 +226,48 @@ def test_windows_in_halves(
 
 @pytest.mark.slow
 @needs_compiler
+@pytest.mark.parametrize(
+    ("channels", "window", "way"),
+    [
+        (96, (3, 1, 1, 1, 96), (16, 2)),
+        (24, (5, 1, 2, 1, 64), (8, 1)),
+        (144, (3, 1, 2, 2, 48), (40, 3)),
+        (72, (3, 2, 1, 1, 64), (16, 2)),
+        (16, (5, 3, 2, 1, 40), (8, 1)),
+    ],
+    ids=str,
+)
+def test_windows_of_boxes(
+    channels: int,
+    window: tuple[int, ...],
+    way: tuple[int, int],
+    h200: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pixels of two images, some far greater than others, are cut once for all taps."""
+
+    def ways_of(
+        shape: Any, patches: boxes.Patches, target: Target, *, concurrent: bool
+    ) -> tuple[TimedConfig, ...]:
+        def distance(config: Config) -> tuple[bool, int]:
+            return config.splits != way[1], abs(config.tile.bm - way[0])
+
+        return (TimedConfig(-inf, min(boxes.configs(shape, patches, target), key=distance)),)
+
+    monkeypatch.setattr(boxes, "ways_of", ways_of)
+    side, stride, pad, dilation, filters = window
+    x = normal(2, channels, 5, 7) * np.exp2(20 * normal(2, 1, 5, 7)).astype(np.float32)
+    w = normal(filters, channels, side, side) / np.float32(side * 14)
+    how = {"pads": (pad,) * 4, "strides": (stride,) * 2, "dilations": (dilation,) * 2}
+    found = sample("Conv", [x, w, normal(filters)], (1, 2), **how)
+    (got,) = results_of(found, [h200], replace(OPTIONS, **ON_TENSOR_CORES))
+    assert compiled_files(h200) == COMPILES | {"move/transpose.cu"}
+    (want,) = results_of(found, open_backends("numpy", OPTIONS))
+    assert np.linalg.norm(got - want) <= 1e-6 * np.linalg.norm(want)
+
+
+@pytest.mark.slow
+@needs_compiler
 def test_what_is_not_finite(h200: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """An infinity or NaN stays in its row, whose results are those of float32."""
     forced((24, 2, 1), monkeypatch)
@@ -272,7 +336,9 @@ def test_it_compiles_and_arguments_match(cubins: Path) -> None:
     for filters, side in ((64, 56), (512, 7)):
         arrays = [normal(1, filters, side, side), normal(filters, filters, 3, 3)]
         graph = single("Conv", arrays, (1,), pads=(1,) * 4)
-        found += launches(planned(graph, conv="in_halves"))[-1:]
+        for algorithm in ("in_halves", "tensor_cores"):
+            found += launches(planned(graph, conv=algorithm))[-1:]
     swapped = [one for one in found if one.file in COMPILES]
-    assert len(swapped) > 4
+    assert len(swapped) > 6
+    assert {one.entry.removeprefix("swap_f16x3") for one in swapped} == {"", "_windows", "_boxes"}
     assert_arguments(swapped, H200, cubins)

@@ -89,6 +89,9 @@ class CtaTile:
         epilogues: number of strips of 64 columns of results buffered in shared memory, 0 if none.
         deep: whether it has more stages than another tile of its size, for long products only, or
             for those of few blocks.
+        lean: whether it has fewer.
+        boxes: of pixels of an image, each of which serves all taps of 64 channels; 0 if pixels are
+            read tap by tap.
     """
 
     bm: int
@@ -106,6 +109,7 @@ class CtaTile:
     epilogues: int = 0
     deep: bool = False
     lean: bool = False
+    boxes: int = 0
 
     @property
     def wgmma(self) -> bool:
@@ -156,6 +160,8 @@ class CtaTile:
         size, slices = f"{self.bm}x{self.bn}", f"/{self.slices}" if self.slices > 1 else ""
         if self.deep:
             return f"{replace(self, deep=False)} deep"
+        if self.boxes:
+            return f"{replace(self, boxes=0)} boxed"
         if self.lean:
             return f"{replace(self, lean=False)} lean"
         if self.atom == "fma":

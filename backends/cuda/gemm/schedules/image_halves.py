@@ -64,8 +64,8 @@ def _map(image: Image, rows: int) -> TensorMap:
     return TensorMap(image.data, float16, dims, moves, (64, rows), corners, steps)
 
 
-def patches(output: Ints, rows: int) -> Ints:
-    """Return the rows and columns of patches of an image of results, as tiles that are pooled."""
+def side_by_side(output: Ints, rows: int) -> Ints:
+    """Return the rows and columns of patches of so many pixels in an image of results."""
     return ceil_div(output[0], rows // SIDE), ceil_div(output[1], SIDE)
 
 
@@ -86,16 +86,16 @@ def arguments(image: Image, rows: int, stored: int) -> dict[str, Any]:
     return {
         **{"a": _map(image, rows), "image_halves": image.data},
         **{"pixels": image.images * prod(image.spatial), "taps": taps},
-        "image": _geometry(image, rows),
+        "image": geometry(image, rows, patches=image.squares),
     }
 
 
-def _geometry(image: Image, rows: int) -> Members:
-    """Return struct `Image` of the kernel; with pooling, its results are patches."""
+def geometry(image: Image, rows: int, *, patches: bool) -> Members:
+    """Return struct `Image` of the kernel, whose tiles are patches of so many pixels, or not."""
     height, width = image.spatial
-    if not image.squares:
+    if not patches:
         return divided_image(image.spatial, image.output, image.view, (height * width, 1, width, 1))
-    down, across = patches(image.output, rows)
+    down, across = side_by_side(image.output, rows)
     moves = down * across, 1, across, 1
     plain = divided_image(image.spatial, image.output, image.view, moves)
     return {**plain, "pixels": divisor(down * across), "columns": divisor(across)}
@@ -109,7 +109,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Ta
     (m, n, k), tile, splits = gemm.shape, config.tile, config.splits
     stored = m // 4 if image.squares else m
     if image.squares:
-        m = image.images * prod(patches(image.output, tile.bm)) * tile.bm
+        m = image.images * prod(side_by_side(image.output, tile.bm)) * tile.bm
     tiles = tile.count(m, n)
     items = tiles * splits
     rows = arguments(image, tile.bm, stored)

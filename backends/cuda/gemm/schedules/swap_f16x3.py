@@ -7,11 +7,12 @@ of a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import hypot, inf, prod
 from typing import Any
 
+from .....runtime.base.record import record
 from .....runtime.plan.format import HALVES_BLOCK
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
@@ -41,6 +42,8 @@ MOST = 3
 #: Maximum rows of A in halves, of those that are cut, windows of images, and of these in a block.
 #: (Estimates are fitted to 49 to 197 rows, and to 49 to 3136 windows in blocks of 24 to 56.)
 MAX_ROWS, MAX_CUT_ROWS, MAX_WINDOWS, WINDOWS_OF_BLOCK = 512, 256, 4096, 64
+#: Share of the multiprocessors that a form may have beside other kernels.
+BESIDE = 0.4
 #: Columns of a block, which are rows of weights; bytes of the two halves of a step of one.
 COLUMNS, STEP_BYTES = 64, 4 * HALVES_BLOCK
 #: Warpgroups that share the steps of a block, and for each number the maximum rows of a block with
@@ -70,6 +73,25 @@ BEGIN, OF_ROW, JOIN, OF_STEP, OF_CUT, CUT_ROW = 0.95, 0.023, 0.5, 0.05, 0.25, 0.
 #: weights of a product for as long as it multiplies these. From 47 forms of eight convolutions by
 #: 3x3 within ResNet-50.
 THIRD_SLICE, FEWEST_ROWS = 0.25, 32
+
+
+@record
+class Boxes:
+    """What differs where windows are read from boxes of pixels; see `boxes.py`.
+
+    Attributes:
+        rows: arguments that say where they are.
+        constants: of the windows.
+        tiles: patches of the result.
+        each: steps of a block, at most.
+        shared: bytes of shared memory of a block.
+    """
+
+    rows: Mapping[str, Any]
+    constants: tuple[tuple[str, int], ...]
+    tiles: int
+    each: int
+    shared: int
 
 
 def shared(tile: CtaTile, each: int, splits: int, *, ready: bool, normalized: bool = False) -> int:
@@ -105,7 +127,7 @@ def refusal(gemm: GemmArguments, target: Target, *, ready: bool = False) -> str:
     if not target.has_wgmma:
         return "no wgmma"
     most = _most_rows(ready=ready, windows=a.rows is RowKind.WINDOWS)
-    if m > most or k % HALVES_BLOCK or not k or gemm.batch.count > 1:
+    if m > most or k % _divisor(ready=ready) or not k or gemm.batch.count > 1:
         return f"{m} rows of {k} terms"
     if not gemm.constant or not isinstance(a.data, Tensor):
         return "operands in the workspace"
@@ -115,24 +137,36 @@ def refusal(gemm: GemmArguments, target: Target, *, ready: bool = False) -> str:
     return "windows" if not ready and (a.rows is RowKind.WINDOWS or strided) else ""
 
 
+def _divisor(*, ready: bool) -> int:
+    """Return what divides the terms."""
+    return HALVES_BLOCK if ready else 4
+
+
 def _most_rows(*, ready: bool, windows: bool) -> int:
     if not ready:
         return MAX_CUT_ROWS
     return MAX_WINDOWS if windows else MAX_ROWS
 
 
-def choose(gemm: GemmArguments, target: Target, *, ready: bool = False) -> TimedConfig | None:
+def choose(
+    gemm: GemmArguments, target: Target, *, ready: bool = False, concurrent: bool = False
+) -> TimedConfig | None:
     """Return the tile and splits with the lowest estimate; None if there are none.
 
     Args:
         gemm: the product.
         target: the GPU.
         ready: whether rows of A are in halves.
+        concurrent: whether other kernels run beside it, to which it leaves multiprocessors.
     """
     if refusal(gemm, target, ready=ready):
         return None
-    windows = gemm.a.rows is RowKind.WINDOWS
-    return next(iter(ways_of(gemm.shape, target, ready=ready, windows=windows)), None)
+    (m, n, _), windows = gemm.shape, gemm.a.rows is RowKind.WINDOWS
+    ways: Iterable[TimedConfig] = ways_of(gemm.shape, target, ready=ready, windows=windows)
+    if concurrent:
+        most = BESIDE * target.processors
+        ways = (way for way in ways if way.tile.count(m, n) * way.config.splits <= most)
+    return next(iter(ways), None)
 
 
 @lru_cache(MAX_KEPT)
@@ -152,7 +186,7 @@ def ways_of(
 def configs(shape: Ints, target: Target, *, ready: bool) -> Iterator[Config]:
     """Yield tiles with splits such that all blocks run at once."""
     m, n, k = shape
-    steps, columns = k // HALVES_BLOCK, ceil_div(n, COLUMNS)
+    steps, columns = ceil_div(k, HALVES_BLOCK), ceil_div(n, COLUMNS)
     for parts in range(1, ceil_div(m, 8) + 1):
         rows = ceil_div(ceil_div(m, parts), 8) * 8
         if rows * (parts - 1) >= m:  # as many rows as with fewer parts
@@ -192,7 +226,7 @@ def expected(
 ) -> float:
     """Return the estimate for a configuration in microseconds."""
     (m, n, k), tile, splits = shape, config.tile, config.splits
-    each, blocks = ceil_div(k // HALVES_BLOCK, splits), tile.count(m, n) * splits
+    each, blocks = ceil_div(ceil_div(k, HALVES_BLOCK), splits), tile.count(m, n) * splits
     read = STEP_BYTES * each * (tile.bm + COLUMNS)
     late = read
     if 2 * blocks <= target.processors:  # the kernel before leaves room: weights are there
@@ -220,12 +254,20 @@ def tried(problem: Problem, target: Target, *, ready: bool = False) -> tuple[str
 
 def time_of(problem: Problem, target: Target, *, ready: bool = False) -> float:
     """Return the estimate of the fastest form; infinite if there is none. See `choose`."""
-    return next((way.microseconds for way in _ways(problem, target, ready=ready)), inf)
+    best = fastest(problem, target, ready=ready)
+    return best.microseconds if best else inf
+
+
+def fastest(problem: Problem, target: Target, *, ready: bool = False) -> TimedConfig | None:
+    """Return the form with the lowest estimate; None if there is none. See `choose`."""
+    return next(iter(_ways(problem, target, ready=ready)), None)
 
 
 def _ways(problem: Problem, target: Target, *, ready: bool) -> tuple[TimedConfig, ...]:
     (m, n, k), windows = (problem.m, problem.n, problem.k), problem.windows
-    if (windows and not ready) or problem.batch > 1 or k % HALVES_BLOCK or not target.has_wgmma:
+    if (windows and not ready) or problem.batch > 1 or not target.has_wgmma:
+        return ()
+    if k % _divisor(ready=ready) or not k:
         return ()
     if m > _most_rows(ready=ready, windows=windows):
         return ()
@@ -250,6 +292,7 @@ def launch(
     ready: bool = False,
     norm: RowsNorm | None = None,
     moments: Scratch | None = None,
+    boxes: Boxes | None = None,
 ) -> Launch:
     """Return the launch of a product.
 
@@ -262,11 +305,20 @@ def launch(
         norm: the normalization of rows in halves; None if there is none.
         moments: where those of rows of A are, if these are normalized, or else those of results in
             halves are stored; None if nowhere.
+        boxes: windows whose pixels are cut once; None if there are none.
     """
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
-    each, tiles_m = ceil_div(k // HALVES_BLOCK, splits), ceil_div(m, tile.bm)
+    each, tiles_m = ceil_div(ceil_div(k, HALVES_BLOCK), splits), ceil_div(m, tile.bm)
+    nbytes = (
+        boxes.shared
+        if boxes
+        else shared(tile, each, splits, ready=ready, normalized=norm is not None)
+    )
     windows = a if ready and isinstance(a, Image) else None
-    if windows is not None:
+    if boxes:
+        entry, threads, rows = "swap_f16x3_boxes", LOADERS, boxes.rows
+        each, tiles_m, nbytes = boxes.each, boxes.tiles, boxes.shared
+    elif windows is not None:
         entry, threads = "swap_f16x3_windows", WINDOW_LOADERS
         rows = image_halves.arguments(windows, tile.bm, stored=m)
     else:
@@ -296,15 +348,17 @@ def launch(
             *(("MEASURED", bool(before)), ("KEPT", kept)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             ("POINTWISE", windows is not None and image_halves.is_pointwise(windows)),
+            *(boxes.constants if boxes else ()),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
         code="\n".join(
             (
                 *(F16X3.code(tile.bm), epilogue.halves_code, epilogue.code),
                 f"#define WINDOWED {int(windows is not None)}",
+                f"#define BOXES {tile.boxes}",
             )
         ),
-        shared=target.alone(shared(tile, each, splits, ready=ready, normalized=norm is not None)),
+        shared=target.alone(nbytes),
         cluster=(1, splits, 1),
         note=f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip(),
         pitched=tuple(

@@ -38,7 +38,7 @@ struct Fours {
     }
 
 private:
-    static __device__ __forceinline__ int row_of(int item, const Block& block) { return block.m0 + item / (BN / 4); }
+    static __device__ __forceinline__ int row_of(int item, const Block& block) { return row_of_result(block, item / (BN / 4)); }
     static __device__ __forceinline__ int column_of(int item, const Block& block) { return block.n0 + item % (BN / 4) * 4; }
 
     __device__ __forceinline__ bool is_there(const Finish& finish, const Block& block, int item) const

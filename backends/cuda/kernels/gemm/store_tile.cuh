@@ -17,6 +17,9 @@ struct AsTheyAre {
     template <typename Results> __device__ __forceinline__ void after(const Results& results, int row, int column) const {}
 };
 
+// The row of the result that row `row` of a tile is.
+template <typename Of> __device__ __forceinline__ int row_of_result(const Of& block, int row) { return block.m0 + row; }
+
 // The epilogue of a tile, eight adjacent results at a time.
 template <int PRODUCTS> struct FinishProducts {
     static constexpr int RESULTS = ITEMS / PRODUCTS;  // items
@@ -133,7 +136,7 @@ private:
     // Where the results of an item are.
     static __device__ __forceinline__ int row_of(int item, const Block& block)
     {
-        return block.m0 + row_of_item(item * PRODUCTS);
+        return row_of_result(block, row_of_item(item * PRODUCTS));
     }
     static __device__ __forceinline__ int column_of(int item, const Block& block)
     {

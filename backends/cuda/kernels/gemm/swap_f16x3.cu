@@ -1,5 +1,5 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * w[n][k] + bias[n]) in float32, as three float16 products, on the tensor cores of
-// Hopper: products of few rows of `a` with constant weights. K is a multiple of 64.
+// Hopper: products of few rows of `a` with constant weights. K is a multiple of four, of 64 if rows are in halves.
 //
 // Weights, in halves (step_f16x3.cuh), are the left operand of wgmma, so that few rows fill the right one. One thread requests
 // them STAGES steps of 64 terms ahead, the first ones before the preceding kernel has ended. SLICES warpgroups multiply the
@@ -7,14 +7,16 @@
 //
 // Rows of `a` that are in halves, as store_halves.cuh says, come with the weights (A_IN_HALVES): those of a matrix, or, with
 // WINDOWED, windows of an image tap by tap, or its pixels. Others each warpgroup loads a step ahead, and cuts while the products
-// of the step before are under way; it has two tiles of shared memory for them.
+// of the step before are under way; it has two tiles of shared memory for them. With BOXES all warpgroups cut the pixels of
+// an image before they multiply, see cut_boxes.cuh.
 //
 // The blocks of a cluster share the sums of a tile (split-K) and add them up in a fixed order.
 //
 // If NORMALIZED, rows of `a` are normalized as they are multiplied, see normalized_halves.cuh.
 //
 // Compile-time: BM, rows of `a` of a block; SLICES; STAGES; EACH, steps of a block, at most; K; A_IN_HALVES; those of
-// normalized_halves.cuh; SPLIT and the constants of the epilogue, see multistage.cu; POINTWISE, see pixel_halves.cuh. Macro: WINDOWED.
+// normalized_halves.cuh; SPLIT and the constants of the epilogue, see multistage.cu; POINTWISE, see pixel_halves.cuh; those of
+// cut_boxes.cuh. Macros: WINDOWED; BOXES, 0 or their number.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -25,17 +27,39 @@
 #include "ptx/pipeline.cuh"
 #include "gemm/halves.cuh"
 
-constexpr int STEP = 64, STEPS = K / STEP, HALVES = 2;  // terms of a step, which has one scale per row; tiles of 32 terms
+constexpr int STEP = 64, HALVES = 2;  // terms of a step, which has one scale per row; tiles of 32 terms
+#if BOXES
+constexpr int TAPS = KH * KW;
+#else
+constexpr int TAPS = 1;  // one after another
+#endif
+constexpr int OF_TAP = (K / TAPS + 31) / 32, CHUNKS = (OF_TAP + 1) / 2, STEPS = TAPS * CHUNKS;  // tiles, and steps
 constexpr int LOADERS = WINDOWED ? 64 : 32;  // of two warps, one brings scales
 constexpr int BN = 64, CONSUMERS = SLICES * 128, THREADS = CONSUMERS + LOADERS, BUFFERS = 2;
 constexpr int PITCH = BN + 4;  // of the sums in shared memory
 constexpr int TILE_A = BM * 128, TILE_W = BN * 128, BYTES_A = HALVES * TILE_A, BYTES_W = HALVES * TILE_W;
 constexpr int TILES_A = A_IN_HALVES ? STAGES : SLICES * BUFFERS;  // of a step
-constexpr int OF_W = TILES_A * BYTES_A, BYTES_TILES = OF_W + STAGES * BYTES_W, BYTES_SUMS = SLICES * BM * PITCH * 4;
+#if BOXES
+constexpr int REACH_H = (KH - 1) * DH, REACH_W = (KW - 1) * DW;
+constexpr int BOX_H = BM / 8 + REACH_H / SH, BOX_W = 8 + REACH_W / SW, OF_PLANE = BOX_H * BOX_W;
+constexpr int PLANES_W = REACH_W + 1 < SW ? REACH_W + 1 : SW, PLANES = (REACH_H + 1 < SH ? REACH_H + 1 : SH) * PLANES_W;
+constexpr int BOX_PIXELS = PLANES * OF_PLANE, ROW_A = BOX_W * 128, NEXT_A = (BOX_PIXELS * 128 + 1023) / 1024 * 1024;
+constexpr int OF_W = BOXES * HALVES * NEXT_A, SCALED = BOXES * BOX_PIXELS;
+#else
+constexpr int NEXT_A = TILE_A, ROW_A = 1024, OF_W = TILES_A * BYTES_A, SCALED = TILES_A * BM;
+#endif
+constexpr int BYTES_TILES = OF_W + STAGES * BYTES_W, BYTES_SUMS = SLICES * BM * PITCH * 4;
 constexpr int SCALES = BYTES_TILES > BYTES_SUMS ? BYTES_TILES : BYTES_SUMS;  // of rows of each buffer
-constexpr int BARRIERS = SCALES + TILES_A * BM * 4, MOMENTS = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;  // of rows
+constexpr int BARRIERS = (SCALES + SCALED * 4 + 7) / 8 * 8, MOMENTS = (BARRIERS + 2 * EACH * 8 + 15) / 16 * 16;
 constexpr int INBOX = MOMENTS + (NORMALIZED ? BM * 8 : 0);
 
+#if WINDOWED || BOXES
+#include "ptx/tma.cuh"
+constexpr int ROWS = 2, AXES = 2;  // windows; see image_rows.cuh
+constexpr bool POOL = false;
+#define PATCHES (BOXES > 0)  // each tile
+#include "gemm/pixel_halves.cuh"
+#endif
 #include "gemm/swapped.cuh"
 #include "gemm/epilogue.cuh"
 #include "gemm/store_tile.cuh"
@@ -43,13 +67,6 @@ constexpr int INBOX = MOMENTS + (NORMALIZED ? BM * 8 : 0);
 #if IN_HALVES
 #include "gemm/store_halves.cuh"
 #include "gemm/store_fours.cuh"
-#endif
-#if WINDOWED
-#include "ptx/tma.cuh"
-constexpr int ROWS = 2, AXES = 2;  // windows; see image_rows.cuh
-constexpr bool POOL = false;
-#define PATCHES 0
-#include "gemm/pixel_halves.cuh"
 #endif
 
 // The barriers of each step: its weights are there, and are not needed any more.
@@ -60,56 +77,8 @@ struct Barriers {
 };
 
 #if WINDOWED
-// Windows of an image in halves.
-struct Source {
-    const TensorMap* map;
-    const float* scales;
-    int pixels;  // of all images
-    Image image;
-    Taps taps;
-    int m;
-};
-
-// Those of a block, whose steps are requested in order.
-struct ReadyRows {
-    static constexpr int bytes = BYTES_A;  // of a step
-    const Source& source;
-    int m0;
-    u32 shared;
-    Begin begin;
-    Corner corner;
-    Tap tap;
-
-    __device__ __forceinline__ ReadyRows(const Source& source, const Block& block, u32 shared)
-        : source(source), m0(block.m0), shared(shared), begin(block.m0, source.image), corner(begin, source.image),
-          tap(block.first * HALVES, source.taps)
-    {
-    }
-
-    // Requests those of the next step.
-    __device__ __forceinline__ void bring(int step, u32 full)
-    {
-#pragma unroll
-        for (int half = 0; half < HALVES; ++half, tap.next(source.taps))
-            copy_pixels(shared + step % STAGES * BYTES_A + half * TILE_A, source.map, full, corner, tap, source.taps, m0, source.m);
-    }
-
-    // The scales of all steps, from when `ready` on; a warp.
-    template <typename Ready> __device__ __forceinline__ void bring_scales(int count, const Barriers& barriers, const Ready& ready)
-    {
-        const RowScales rows(begin, m0, source.m, source.image);
-        ready();
-        for (int step = 0; step < count; ++step) {
-            if (step >= STAGES) mbarrier_wait(barriers.empty(step - STAGES), 0);
-            rows.copy(shared + SCALES + step % STAGES * BM * 4, source.scales, source.pixels, tap, source.taps, source.image);
-            mbarrier_arrive_cp_async(barriers.full(step));
-            tap.next(source.taps), tap.next(source.taps);
-        }
-        cp_async_commit();
-        cp_async_wait<0>();
-    }
-};
-#else
+#include "gemm/window_rows.cuh"
+#elif !BOXES
 // Rows of a matrix.
 struct Source {
     const T* a;
@@ -142,114 +111,69 @@ struct ReadyRows {
 };
 #endif
 
+// The tiles of a step of the weights: the first one, and how many there are.
+struct TilesOfStep {
+    int first, count;
+
+    __device__ __forceinline__ explicit TilesOfStep(int step)
+        : first(step % TAPS * OF_TAP + step / TAPS * HALVES), count(OF_TAP % HALVES && step / TAPS == CHUNKS - 1 ? 1 : HALVES)
+    {
+    }
+};
+
 // Requests the weights of some steps, of the rows from `from` on.
 struct Weights {
     const T* from;
-    int rows, rows_w;
+    int first, rows, rows_w;
     u32 to;
     Barriers barriers;
     int of_a;  // bytes of a step of `a` that come with them
 
     __device__ __forceinline__ void bring(int step) const
     {
-        mbarrier_expect_tx(barriers.full(step), HALVES * rows * 128 + of_a);
+        const TilesOfStep tiles(first + step);
+        mbarrier_expect_tx(barriers.full(step), tiles.count * rows * 128 + of_a);
 #pragma unroll
         for (int half = 0; half < HALVES; ++half)
-            bulk_copy(to + step % STAGES * BYTES_W + half * TILE_W, from + (long long)(step * HALVES + half) * rows_w * BK,
-                      rows * 128, barriers.full(step));
+            if (half < tiles.count)
+                bulk_copy(to + step % STAGES * BYTES_W + half * TILE_W, from + (long long)(tiles.first + half) * rows_w * BK,
+                          rows * 128, barriers.full(step));
     }
 };
 
-// Rows of `a` of a step, as two float16 numbers each. Eight neighbouring threads have a row: in each tile of 32 terms, the
-// first or last two of each of two neighbouring fours, which are a word of high parts and one of low ones.
-struct Rows {
-    static constexpr int AT_ONCE = 128 / 8, PER = (BM + AT_ONCE - 1) / AT_ONCE;
-    const T* from;
-    int lda, rows;  // of the tile, from this thread's first one on
-    ShortWord found[PER][HALVES][2];
+#include "gemm/swapped_rows.cuh"
+#if BOXES
+#include "gemm/cut_boxes.cuh"
+#endif
 
-    static __device__ __forceinline__ int first() { return threadIdx.x % 128 / 8; }
-
-    __device__ __forceinline__ Rows(const T* a, const Block& block, int m, int lda)
-        : from(a + (long long)(block.m0 + first()) * lda + block.first * STEP + threadIdx.x % 8 / 2 * 8 + threadIdx.x % 2 * 2),
-          lda(lda), rows(min(BM, m - block.m0) - first())
-    {
-        if constexpr (!A_IN_HALVES) pin(from);
-    }
-
-    __device__ __forceinline__ void load(int step)
-    {
-#pragma unroll
-        for (int i = 0; i < PER; ++i)
-#pragma unroll
-            for (int half = 0; half < HALVES; ++half)
-#pragma unroll
-                for (int four = 0; four < 2; ++four)
-                    found[i][half][four] = global_short(
-                        from + (long long)i * AT_ONCE * lda + step * STEP + half * 32 + four * 4, i * AT_ONCE < rows);
-    }
-
-    // Stores them in halves, and the inverses of their scales.
-    __device__ __forceinline__ void cut(unsigned char* tiles, float* scales) const
-    {
-        const int part = threadIdx.x % 8;
-        u32 most[PER] = {};
-#pragma unroll
-        for (int i = 0; i < PER; ++i)
-#pragma unroll
-            for (int half = 0; half < HALVES; ++half)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) most[i] = max(most[i], found[i][half][e / 2].at[e % 2] & 0x7fffffff);
-#pragma unroll
-        for (int other = 1; other < 8; other *= 2)
-#pragma unroll
-            for (int i = 0; i < PER; ++i) most[i] = max(most[i], __shfl_xor_sync(~0u, most[i], other));
-#pragma unroll
-        for (int i = 0; i < PER; ++i) {
-            const RowScale by(most[i]);
-            const int row = first() + i * AT_ONCE;
-            if (BM % AT_ONCE && row >= BM) continue;
-            if (part == 0) scales[row] = by.inverse * LESS;
-#pragma unroll
-            for (int half = 0; half < HALVES; ++half) {
-                u32 high[2], low[2];
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const float x = __uint_as_float(found[i][half][0].at[e]) * by.scale;
-                    const float y = __uint_as_float(found[i][half][1].at[e]) * by.scale;
-                    high[e] = pair_of_finite(x, y);
-                    const float2 rounded = halves_of(high[e]);
-                    low[e] = pair_of(x - rounded.x, y - rounded.y);
-                }
-                unsigned char* const to = tiles + half * TILE_A + part % 2 * 8;
-                *(uint2*)(to + swizzled(row, part / 2)) = make_uint2(high[0], high[1]);
-                *(uint2*)(to + swizzled(row, 4 + part / 2)) = make_uint2(low[0], low[1]);
-            }
-        }
-    }
-};
-
-// Issues the products of a step, the small ones first.
-__device__ __forceinline__ void multiply(Sums& sums, u32 of_w, u32 of_a)
+// Issues the products of a step of so many tiles, the small ones first.
+template <int TILES = HALVES> __device__ __forceinline__ void multiply(Sums& sums, u32 of_w, u32 of_a)
 {
-    const uint64 w = smem_descriptor(of_w), rows = smem_descriptor(of_a);
-    constexpr int NEXT_W = TILE_W / 16, NEXT_A = TILE_A / 16;
+    const uint64 w = smem_descriptor(of_w), rows = smem_descriptor_apart<ROW_A>(of_a);
+    constexpr int NEXT_W = TILE_W / 16, LATER = NEXT_A / 16;
     wgmma_fence();
 #pragma unroll
-    for (int i = 0; i < 2 * HALVES; ++i) {
-        const int at_w = i / 2 * NEXT_W + i % 2 * 2, at_a = i / 2 * NEXT_A + i % 2 * 2;
+    for (int i = 0; i < 2 * TILES; ++i) {
+        const int at_w = i / 2 * NEXT_W + i % 2 * 2, at_a = i / 2 * LATER + i % 2 * 2;
         wgmma(sums, w + (at_w + 4), rows + at_a, i > 0);
         wgmma(sums, w + at_w, rows + (at_a + 4), true);
     }
 #pragma unroll
-    for (int i = 0; i < 2 * HALVES; ++i)
-        wgmma(sums, w + (i / 2 * NEXT_W + i % 2 * 2), rows + (i / 2 * NEXT_A + i % 2 * 2), true);
+    for (int i = 0; i < 2 * TILES; ++i)
+        wgmma(sums, w + (i / 2 * NEXT_W + i % 2 * 2), rows + (i / 2 * LATER + i % 2 * 2), true);
     wgmma_commit();
 }
 
-// Multiplies the steps of a slice.
+// The same of a step whose number is not known.
+__device__ __forceinline__ void multiply_step(Sums& sums, int step, u32 of_w, u32 of_a)
+{
+    if (OF_TAP % HALVES && TilesOfStep(step).count < HALVES) multiply<1>(sums, of_w, of_a);
+    else multiply(sums, of_w, of_a);
+}
+
+// Multiplies the steps of a slice, of which the block's first one is `first`.
 __device__ __forceinline__ void multiply_all(Sums& totals, Rows& rows, unsigned char* shared, const Barriers& barriers, int slice,
-                                             int count)
+                                             int count, int first)
 {
     unsigned char* const tiles = shared + slice * (BUFFERS * BYTES_A);
     float* const scales = (float*)(shared + SCALES) + slice * (BUFFERS * BM);
@@ -263,7 +187,7 @@ __device__ __forceinline__ void multiply_all(Sums& totals, Rows& rows, unsigned 
         fence_proxy_async();
         named_barrier_sync<128>(2 + slice);  // all have cut their rows, and nothing reads the other buffer
         mbarrier_wait(barriers.full(step), 0);
-        multiply(sums, of_w + step % STAGES * BYTES_W, of_a + buffer * BYTES_A);
+        multiply_step(sums, first + step, of_w + step % STAGES * BYTES_W, of_a + buffer * BYTES_A);
         if (step + SLICES < count) {
             rows.cut(tiles + (buffer ^ 1) * BYTES_A, scales + (buffer ^ 1) * BM);
             if (step + 2 * SLICES < count) rows.load(step + 2 * SLICES);
@@ -310,6 +234,38 @@ __device__ __forceinline__ void multiply_ready(Sums& totals, unsigned char* shar
     }
 }
 
+#if BOXES
+// Multiplies the steps of a slice; the boxes are there.
+__device__ __forceinline__ void multiply_boxes(Sums& totals, unsigned char* shared, const Barriers& barriers, int slice, int count,
+                                               int first)
+{
+    const u32 of_a = shared_address(shared), of_w = of_a + OF_W;
+    const float* const scales = (const float*)(shared + SCALES) + threadIdx.x % 4 * 2;
+#pragma unroll 1
+    for (int step = slice; step < count; step += SLICES) {
+        const int box = (first + step) / TAPS - first / TAPS, tap = (first + step) % TAPS;
+        const int down = tap / KW * DH, across = tap % KW * DW;
+        const int shift = (down % SH * PLANES_W + across % SW) * OF_PLANE + down / SH * BOX_W + across / SW;
+        Sums sums;
+        mbarrier_wait(barriers.full(step), 0);
+        multiply_step(sums, first + step, of_w + step % STAGES * BYTES_W, of_a + box * (HALVES * NEXT_A) + shift * 128);
+        float2 by[BM / 8];
+#pragma unroll
+        for (int j = 0; j < BM / 8; ++j) {
+            const float* const at = scales + box * BOX_PIXELS + shift + j * BOX_W;
+            by[j] = make_float2(at[0], at[1]);
+        }
+        wgmma_wait<0>();
+        settle(sums);
+        if (step + STAGES < count && threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty(step));
+#pragma unroll
+        for (int j = 0; j < BM / 8; ++j)
+#pragma unroll
+            for (int q = 0; q < 4; ++q) totals[j][q] += sums[j][q] * (q % 2 ? by[j].y : by[j].x);
+    }
+}
+#endif
+
 // Returns four adjacent sums of all slices.
 __device__ __forceinline__ float4 gathered(const float* parts, int row, int column)
 {
@@ -330,11 +286,15 @@ __device__ __forceinline__ void product(const Source& source, const T* w, const 
                                         const float* shift = nullptr, float* kept = nullptr, float epsilon = 0)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
+#if BOXES
+    const Block block(tiles_m, source.image);
+#else
     const Block block(tiles_m);
+#endif
     const Barriers barriers{shared_address(shared) + BARRIERS};
     const int count = block.end - block.first;
     ReadyRows ready(source, block, shared_address(shared));
-    const Weights weights{w + ((long long)block.first * HALVES * rows_w + block.n0) * BK, min(BN, rows_w - block.n0), rows_w,
+    const Weights weights{w + (long long)block.n0 * BK, block.first, min(BN, rows_w - block.n0), rows_w,
                           shared_address(shared) + OF_W, barriers, A_IN_HALVES ? ready.bytes : 0};
     if (threadIdx.x == CONSUMERS) {
         for (int step = 0; step < count; ++step) {
@@ -391,11 +351,13 @@ __device__ __forceinline__ void product(const Source& source, const T* w, const 
 #pragma unroll
         for (int q = 0; q < 2; ++q) of_column[q] = scales[min(block.n0 + column + lane / 4 + q * 8, rows_w - 1)];
         Sums totals = {};
-#if !WINDOWED
+#if BOXES
+        const BoxesToCut boxes(source, block);
+#elif !WINDOWED
         Rows rows(source.a, block, m, source.lda);
 #endif
         grid_dependency_sync();
-#if !WINDOWED
+#if !WINDOWED && !BOXES
         if (!A_IN_HALVES && slice < count) rows.load(slice);
 #endif
         if constexpr (EARLY) read();
@@ -403,11 +365,16 @@ __device__ __forceinline__ void product(const Source& source, const T* w, const 
             keeping.read(rows_a, scale, shift);
             RowMoments<0, CONSUMERS>::find(of_rows, moments, block.m0, m, epsilon, Nothing());
         }
-#if WINDOWED
+#if BOXES
+        boxes.cut(shared, block);
+        fence_proxy_async();
+        named_barrier_sync<CONSUMERS>(1);
+        multiply_boxes(totals, shared, barriers, slice, count, block.first);
+#elif WINDOWED
         multiply_ready(totals, shared, barriers, slice, count);
 #else
         if constexpr (A_IN_HALVES) multiply_ready(totals, shared, barriers, slice, count);
-        else multiply_all(totals, rows, shared, barriers, slice, count);
+        else multiply_all(totals, rows, shared, barriers, slice, count, block.first);
 #endif
         named_barrier_sync<CONSUMERS>(1);  // the tiles are read, and sums take their place
         gather((float*)shared, totals, of_column, slice, column);
@@ -468,6 +435,13 @@ swap_f16x3_windows(const __grid_constant__ TensorMap a, const unsigned char* ima
     const float* const of_pixels = (const float*)(image_halves + (long long)pixels * taps.chunks * 128);
     product({&a, of_pixels, pixels, image, taps, m}, w, scales, c, halves, bias, z0, z1, m, n, ldc, rows_w, tiles_m);
 }
+#elif BOXES
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+swap_f16x3_boxes(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
+                 int m, int n, int lda, int channels, int ldc, int rows_w, int tiles_m, Image image)
+{
+    product({a, lda, channels, image}, w, scales, c, halves, bias, z0, z1, m, n, ldc, rows_w, tiles_m);
+}
 #else
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* halves, const Z* bias, const Z* z0, const Z* z1,
@@ -478,3 +452,4 @@ swap_f16x3(const T* a, const T* w, const float* scales, R* c, unsigned char* hal
             epsilon);
 }
 #endif
+

@@ -17,7 +17,26 @@ struct Block {  // the tile of a block, and which of the blocks that share it th
         n0 = tile_n * BN, m0 = (blockIdx.x - tile_n * tiles_m) * BM;
         first = STEPS * split / splits, end = STEPS * (split + 1) / splits;  // its steps
     }
+
+#if BOXES
+    int n, y, x, height, width;  // where its patch begins in the results, and of these
+
+    __device__ __forceinline__ Block(int tiles_m, const Image& image) : Block(tiles_m)
+    {
+        const Begin begin(m0, image);
+        n = begin.n, y = begin.y, x = begin.x, height = image.out_height, width = image.out_width;
+    }
+#endif
 };
+
+#if BOXES
+// The row of the result that row `row` of a tile is: a pixel of a patch, or none.
+__device__ __forceinline__ int row_of_result(const Block& block, int row)
+{
+    const int y = block.y + row / 8, x = block.x + row % 8;
+    return y < block.height && x < block.width ? (block.n * block.height + y) * block.width + x : 0x7fffffff;
+}
+#endif
 
 typedef float Sums[BM / 8][4];
 
