@@ -68,6 +68,7 @@ _HEADS_APART = Finder("norm.head_rows", "heads_apart_at", ("tail",))
 _PLACED = Finder("codegen.placed_chains", "placed_chain_at")
 _SEGMENTS = Finder("codegen.segments", "segment_reduction_at", ("chain", "takes_epilogue"))
 _MOVED_LAYER = Finder("ops.recurrent_moved", "moved_layer_at")
+_ROTATED_PRODUCT = Finder("gemm.rotated", "rotated_product_at", ("tail",))
 _ROTATED_HEADS = Finder("attention.rotated_heads", "rotated_heads_at")
 
 #: Asked about a Softmax without elementwise nodes around it.
@@ -112,6 +113,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         _FEW_ROWS,
         _GATED,
         _NORMALIZED,
+        _ROTATED_PRODUCT,
         Finder("gemm.chosen", "chosen_matrices_at"),
     ),
     Gemm: (_MEASURED, _FEW_ROWS, _GATED, _NORMALIZED),

@@ -28,7 +28,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
-from ..kernels import test_gated
+from ..kernels import test_gated, test_rotated_product
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
 from ..kernels.few_rows_samples import Gated
@@ -280,6 +280,26 @@ def test_gated_products(gated: Gated, tile: CtaTile, monkeypatch: pytest.MonkeyP
     test_gated.force(tile, monkeypatch)
     (backend,) = open_backends("cuda", Options())
     compare(gated.sample(), backend, error=ERROR[gated.dtype])
+
+
+@pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=str)
+def test_rotated_products(tile: CtaTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By tiles that begin with whole heads; by others they are rotated apart."""
+    test_rotated_product.force(tile, monkeypatch)
+    for layer in test_rotated_product.SMALL.values():
+        compare(layer.sample(), *open_backends("cuda", OPTIONS))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [*test_rotated_product.SAMPLES.values(), *test_rotated_product.NORMALIZED.values()],
+    ids=str,
+)
+def test_rotated_products_of_all_sizes(
+    layer: test_rotated_product.Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(normalized, "SAVED", 100.0)
+    compare(layer.sample(), *open_backends("cuda", OPTIONS))
 
 
 @pytest.mark.parametrize("gated", [gated for gated, _ in test_gated.SOME_ROWS], ids=str)

@@ -154,9 +154,9 @@ def _best_swapped(product: swap_ab.SwapAb, setting: Setting) -> TimedConfig | No
 
 
 def time_of_some_rows(gemm: GemmArguments, epilogue: Epilogue, setting: Setting) -> float:
-    """Return the estimate of `linear` for rows that are neither few nor many."""
-    others = _time_of_others(gemm, epilogue, setting)
-    best = _best_swapped(swap_ab.SwapAb(gemm), setting)
+    """Return the estimate of `linear` for more than a few rows."""
+    others, some = _time_of_others(gemm, epilogue, setting), gemm.shape[0] <= MORE_ROWS
+    best = _best_swapped(swap_ab.SwapAb(gemm), setting) if some else None
     return others if best is None else min(others, best.microseconds)
 
 

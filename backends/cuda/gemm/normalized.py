@@ -22,7 +22,7 @@ from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import Operand, Pattern, Rest, Whole
 from ..recipe.setting import PLAIN, Stored
 from ..recipe.targets import Target
 from . import f16, in_halves
@@ -33,7 +33,9 @@ from .linear import linear_of
 from .multiplication import Multiplication, multiplication
 from .pack_scaled import ScaledColumns, ScaledRows
 from .problem import GemmArguments, Linear
+from .rotated import RotatedProduct, rotated_product_at, turned_of
 from .schedules.swap_ab import MOMENTS, RowsNorm, SwapAb, few_rows_of
+from .turned import Turned
 
 L = TypeVar("L")
 #: Elements of a part of a row, whose moments are stored.
@@ -50,14 +52,19 @@ class NormalizedProduct(Whole):
 
     Attributes:
         found: the products.
+        rotated: the product behind with the rotation of its first columns; None if there is none.
+        turns: whether the rotation is part of it; else it is tried without the normalization.
     """
 
     found: InTurn
+    rotated: RotatedProduct | None = None
+    turns: bool = False
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return self.found.nodes
+        turned = self.rotated.nodes if self.rotated and self.turns else frozenset[Node]()
+        return self.found.nodes | turned
 
     @property
     def in_halves(self) -> tuple[Node, ...]:
@@ -80,7 +87,14 @@ class NormalizedProduct(Whole):
             from .normalized_halves import normalized_halves  # with the kernels of float32
 
             return normalized_halves(self.found, y, operand, setting, stored)
-        return normalized_product(self.found, y, operand, setting)
+        turning = self.rotated if self.turns else None
+        return normalized_product(self.found, y, operand, setting, turning)
+
+    def instead(self) -> tuple[Pattern | Rest, ...]:
+        """Return the rotated product apart from the others; see `Pattern`."""
+        if self.rotated is None:
+            return (Rest(self.nodes, self.regrouped),)
+        return Rest(self.found.front.nodes), Rest(frozenset({self.found.norm})), self.rotated
 
 
 def normalized_product_at(
@@ -101,7 +115,9 @@ def normalized_product_at(
         return None
     behind = Products((product,), tail(graph, product, free), norm)
     found = in_turn(graph, behind, free, tail, _is_of_some_rows)
-    return found and NormalizedProduct(found)
+    rotated = rotated_product_at(graph, product, free, tail)
+    turns = rotated is not None and rotated.size <= OF_PART
+    return found and NormalizedProduct(found, rotated, turns=turns)
 
 
 def _is_of_some_rows(product: Node) -> bool:
@@ -126,6 +142,7 @@ class _Layer:
         b: the right matrix.
         epilogue: what is applied to its results.
         microseconds: the estimate of the fastest kernel for it alone.
+        turned: what rotates its first columns; None if nothing does.
     """
 
     gemm: GemmArguments
@@ -133,9 +150,16 @@ class _Layer:
     b: Tensor
     epilogue: Epilogue
     microseconds: float
+    turned: Turned | None = None
 
 
-def normalized_product(found: InTurn, y: Tensor, operand: Operand, setting: Setting) -> Answer:
+def normalized_product(
+    found: InTurn,
+    y: Tensor,
+    operand: Operand,
+    setting: Setting,
+    rotated: RotatedProduct | None = None,
+) -> Answer:
     """Return the launches of both products, or why the normalization is a kernel of its own.
 
     Args:
@@ -143,15 +167,30 @@ def normalized_product(found: InTurn, y: Tensor, operand: Operand, setting: Sett
         y: the result.
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
+        rotated: the product behind with the rotation of its first columns, if that is part of it.
     """
-    layers = both_layers(found, y, operand, setting, _layer)
+    rows = Tensor(rotated.found.result) if rotated else y
+    layers = both_layers(found, rows, operand, setting, _layer)
     if isinstance(layers, str):
         return layers
     first, second = layers
+    if rotated is not None:
+        turned = _turned(rotated, second, operand)
+        if isinstance(turned, str):
+            return turned
+        second = turned
     norm = _norm_of(found, second, operand)
     if isinstance(norm, str):
         return norm
     return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
+
+
+def _turned(rotated: RotatedProduct, layer: _Layer, operand: Operand) -> _Layer | str:
+    """Return a product whose first columns are rotated, or why no kernel rotates them."""
+    y, turned = operand(rotated.rotation.output), turned_of(rotated, operand)
+    if isinstance(turned, str):
+        return turned
+    return replace(layer, gemm=replace(layer.gemm, c=y), turned=turned)
 
 
 def both_layers(
@@ -266,7 +305,8 @@ def _launches(
         rows = Scratch(ceil_div(scratch, ALIGNED) * ALIGNED)
         scratch = rows.offset + m * n * first.gemm.dtype.itemsize
         one, other = replace(one, c=rows), replace(other, a=replace(other.a, data=rows))
-    before, behind = SwapAb(one, moments=Scratch(0)), SwapAb(other, norm=norm, moments=Scratch(0))
+    before = SwapAb(one, moments=Scratch(0))
+    behind = SwapAb(other, norm=norm, moments=Scratch(0), turned=second.turned)
     ways = before.choose(target), behind.choose(target)
     if ways[0] is None or ways[1] is None:
         return "no blocks have all terms of their rows"

@@ -32,6 +32,7 @@ from ..tile import (
     inbox,
     ranked,
 )
+from ..turned import STILL, UNTURNED, Turned
 from .multistage import SMALL_CLUSTER, SplitK
 
 #: Maximum rows of A per block; elements of A per copy, and of a row of A in shared memory.
@@ -189,6 +190,7 @@ class SwapAb:
         products: one, or two whose weights take transposes and whose results the epilogue combines:
             `gemm` has the columns of both.
         between: what is known of its rows, and what it leaves of its results.
+        turned: what rotates heads in the first columns of its results; None if nothing does.
     """
 
     gemm: GemmArguments
@@ -197,6 +199,7 @@ class SwapAb:
     norm: RowsNorm | None = None
     moments: Scratch | None = None
     between: Between = ON_ITS_OWN
+    turned: Turned | None = None
 
     @property
     def weights(self) -> Weights:
@@ -320,7 +323,8 @@ class SwapAb:
         block, tile = resources(config.tile, self.weights, config.splits), config.tile
         has_columns = block.threads % (tile.bn // 8) == 0
         room = block.shared + tile.bm * MOMENTS <= target.shared
-        return config.splits == 1 and has_columns and room
+        whole = self.turned is None or tile.bn % self.turned.size == 0
+        return config.splits == 1 and has_columns and room and whole
 
     def choose(self, target: Target) -> TimedConfig | None:
         """Return the tile and splits with the lowest estimate; None if nothing fits."""
@@ -391,6 +395,7 @@ class SwapAb:
         alone = tiles * config.splits <= target.processors
         (m, n, k), packed = gemm.shape, weights.packed
         pair = f", {self.products} products" if self.products > 1 else ""
+        title = epilogue.title + ("" if self.turned is None else " RotaryEmbedding")
         measured = norm is None and self.moments is not None
         after = f"after {norm.kind}, " if norm else ""
         before = ", moments" if measured else self.between.note
@@ -412,6 +417,7 @@ class SwapAb:
                 **{"c": gemm.c, "bias": gemm.bias, **epilogue.args},
                 **{"m": m, "n": n, "tiles_m": ceil_div(m, tile.bm)},
                 **{"moments": self.moments, **self._norm_args, **self.between.args},
+                **(STILL if self.turned is None else self.turned.args_of_rows),
             },
             types=(("T", gemm.dtype), *epilogue.aliases),
             constants=(
@@ -425,6 +431,7 @@ class SwapAb:
                 *(("MEASURED", measured), ("KEPT", bool(norm and norm.kept))),
                 *(("MOMENTS", block.shared), *self.between.constants),
                 *(("VECTOR_C", gemm.vector_c(8)), *epilogue.flags(gemm.bias)),
+                *(UNTURNED if self.turned is None else self.turned.constants),
             ),
             code="\n".join(
                 (
@@ -435,7 +442,7 @@ class SwapAb:
             ),
             shared=target.alone(shared) if alone else shared,
             cluster=(1, config.splits, 1),
-            note=f"{after}{config}{pair}{before}, {weights.bits} bits {epilogue.title}".strip(),
+            note=f"{after}{config}{pair}{before}, {weights.bits} bits {title}".strip(),
         )
 
 

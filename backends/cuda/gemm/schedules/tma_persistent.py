@@ -12,7 +12,7 @@ from math import sqrt
 from .....runtime.base.record import record
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import TensorMap, ceil_div
+from ...recipe.operands import Arguments, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
@@ -29,6 +29,7 @@ from ..tile import (
     filled,
     ranked,
 )
+from ..turned import STILL, UNTURNED, Turned
 
 #: Columns per strip of results, and rows per block.
 STRIP, ROWS = 64, 64
@@ -237,8 +238,18 @@ def patch_of(gemm: GemmArguments, tile: CtaTile, target: Target) -> int:
     return 1 if 2 * n * k <= STAYING else round(sqrt(target.processors * tile.bn / tile.bm))
 
 
+def can_turn(tile: CtaTile, size: int) -> bool:
+    """Whether tiles begin with whole heads of this many elements."""
+    return tile.bn % size == 0
+
+
 def multiply(
-    gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Target, products: int = 1
+    gemm: GemmArguments,
+    epilogue: Epilogue,
+    tile: CtaTile,
+    target: Target,
+    products: int = 1,
+    turned: Turned | None = None,
 ) -> Launch:
     """Return the launch of a product, or of two that the epilogue combines.
 
@@ -250,6 +261,8 @@ def multiply(
         target: the GPU.
         products: 1, or 2 whose columns of B, and of the bias, take turns by eights; n counts those
             of both.
+        turned: what rotates heads in the first columns, the only ones of C; the epilogue does
+            nothing then. None if nothing does.
     """
     if tile.ping_pong and not epilogue.is_cheap and gemm.bias is None and epilogue.behind_bias:
         # Sums begin with the bias while another group multiplies; it is not left to the epilogue.
@@ -267,8 +280,14 @@ def multiply(
     block = resources(tile, staged=staged)
     if size > dtype.itemsize:  # unused: threads store the results
         results = ((ceil_div(of_c, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
+    of_turned: Arguments = {**epilogue.args, "positions": None, "turns": STILL["turns"]}
+    if turned is not None:
+        of_turned, results = turned.args, ((turned.columns, m), (turned.columns,))
     kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
     along = kept
+    if turned is not None and turned.others is not None:
+        rest = n - turned.columns
+        along = TensorMap(turned.others, epilogue.stored, (rest, m), (rest,), (STRIP, height))
     for operand in epilogue.along:
         along = TensorMap(operand, dtype, (n, m), (operand.row,), (STRIP, height))
     return Launch(
@@ -279,7 +298,7 @@ def multiply(
         args={
             "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
             "b": TensorMap(gemm.b, dtype, *rows_of_b),
-            **{"c": kept, "z": along, "y": gemm.c, "bias": gemm.bias, **epilogue.args},
+            **{"c": kept, "z": along, "y": gemm.c, "bias": gemm.bias, **of_turned},
             **{"m": m, "n": n, "ldc": gemm.ldc, "tiles_m": tiles_m, "tiles_n": tiles_n},
             **{"patch": patch_of(gemm, tile, target), "steps": ceil_div(k, tile.bk)},
         },
@@ -292,10 +311,11 @@ def multiply(
             *zip(("FEW", "MANY"), reversed(block.registers), strict=True),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
             *epilogue.flags(gemm.bias, mapped=True),
+            *(UNTURNED if turned is None else turned.constants),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=block.shared,
         early=gemm.constant,  # B is prefetched before the previous kernel has ended
-        note=f"{tile}{of_two} {epilogue.title}".strip(),
+        note=f"{tile}{of_two} {'RotaryEmbedding' if turned else epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
     )

@@ -5,7 +5,7 @@
 constexpr int OF_MEASURED = 32;  // elements of a part of a row, of which there is a sum of squares
 
 // What happens to eight adjacent sums, and to results.
-struct Measuring {
+struct Measuring : AsTheyAre {
     const float* inverse;  // of the root mean square of each row of the tile
     R* rows;               // times factors
     float* squares;

@@ -18,7 +18,7 @@ struct Nothing {
 };
 
 // What happens to N adjacent sums.
-template <int N> struct Around {
+template <int N> struct Around : AsTheyAre {
     float sums[N], shifts[N];
     const float2* rows;  // mean and inverse deviation
 

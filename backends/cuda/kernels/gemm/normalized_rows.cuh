@@ -15,6 +15,7 @@
 // whether a mean is subtracted; KEPT, whether normalized rows are stored, too.
 
 #include "gemm/row_moments.cuh"
+#include "gemm/rotated_eights.cuh"
 
 // Where normalized rows are stored, if KEPT: each block has the parts of which the number is that of its columns.
 struct Kept {
@@ -47,16 +48,18 @@ private:
 };
 
 // What happens to eight adjacent sums, and to results.
-struct Around {
+struct Around : AsTheyAre {
     static_assert(!NORMALIZED || THREADS % (BN / 8) == 0, "a thread has the same columns in all rows");
     float factors[8], sums[8], shifts[8];
     const float2* rows;  // mean and inverse deviation
     float2* moments;     // of results
     int parts;           // of a row of results
+    Turning turning;     // of results, if ROTATES
 
     // Of columns that never change.
-    __device__ __forceinline__ Around(const float* columns, const float2* rows, float2* moments, int n0, int n)
-        : rows(rows), moments(moments), parts(n / OF_PART)
+    __device__ __forceinline__ Around(const float* columns, const float2* rows, float2* moments, int n0, int n,
+                                      const Turning& turning)
+        : rows(rows), moments(moments), parts(n / OF_PART), turning(turning)
     {
         const int column = n0 + threadIdx.x % (BN / 8) * 8;
         if (!NORMALIZED || column >= n) return;
@@ -71,6 +74,13 @@ struct Around {
             for (int q = 0; q < 8; ++q)
                 values[q] = fmaf(fmaf(-of_row.x, sums[q], values[q] * factors[q]), of_row.y, shifts[q]);
         }
+    }
+
+    template <typename Results>
+    __device__ __forceinline__ void store(R* to, const Results& results, int row, int column, int room) const
+    {
+        if constexpr (ROTATES) turning.store(results, row, column);
+        else keep(to, results, room);
     }
 
     // Eight neighbouring threads have the results of a part.

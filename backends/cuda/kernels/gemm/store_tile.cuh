@@ -15,6 +15,11 @@ constexpr int ITEMS = BM * BN / 8;  // of eight sums
 struct AsTheyAre {
     __device__ __forceinline__ void before(float (&values)[8], int row) const {}
     template <typename Results> __device__ __forceinline__ void after(const Results& results, int row, int column) const {}
+    template <typename Results>
+    __device__ __forceinline__ void store(R* to, const Results& results, int row, int column, int room) const
+    {
+        keep(to, results, room);
+    }
 };
 
 // The row of the result that row `row` of a tile is.
@@ -77,7 +82,7 @@ template <int PRODUCTS> struct FinishProducts {
                     if constexpr (PRODUCTS > 1 && BIAS) add_biases(values, bias + column * PRODUCTS);
                     const auto results = with_epilogue(values, some.of[i]);
                     around.after(results, row_of(item, block), column);
-                    keep((R*)c + some.at[i], results, n - column);
+                    around.store((R*)c + some.at[i], results, row_of(item, block), column, n - column);
                 }
             }
             if constexpr (ONCE) return;

@@ -19,7 +19,7 @@
 // Types: T, of `a`; Z, of the epilogue's operands; R, of results. Compile-time: BM, rows of `a` of a block; GROUPS, of
 // consumers with rows of their own; SLICES; STAGES; EARLY, steps whose weights are requested first; RESIDENT, blocks per multiprocessor; LAUNCHES, whether the next kernel may start before this one stops waiting; WIDTH, bytes of a row of weights
 // in a step; REGISTERS and OTHER_REGISTERS per thread of consumers and of others; K terms of a row; PRODUCTS, one, or two
-// whose weights take turns, see store_tile.cuh; those of normalized_rows.cuh and
+// whose weights take turns, see store_tile.cuh; those of normalized_rows.cuh, rotated_eights.cuh and
 // measured_tiles.cuh; MOMENTS, where what is known of rows is in shared memory; SPLIT and the constants of the epilogue, see multistage.cu. If PACKED:
 // BITS; BLOCK; ZEROS, whether every scale has a zero point, else it is 2^(BITS - 1). Else `factors` is `w`.
 
@@ -261,7 +261,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w,
         const __grid_constant__ TensorMap factors, void* c, const Z* bias, const Z* z0, const Z* z1, int m, int n,
         int tiles_m, float2* moments, const float* columns, const T* rows, const T* scale, const T* shift, T* kept,
-        float epsilon, const float* measured, float unit, R* rows_left, const R* factors_left, float* squares_left)
+        float epsilon, const float* measured, float unit, R* rows_left, const R* factors_left, float* squares_left,
+        const T* cosine, const T* sine, const long long* positions, Turns turns, R* others)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const Block block(tiles_m);
@@ -276,7 +277,8 @@ swap_ab(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap w
         ring.begin(1, GROUPS * 4);
         requests.begin();
     }
-    const Around around(columns, (const float2*)(shared + MOMENTS), moments, block.n0, n);
+    const Around around(columns, (const float2*)(shared + MOMENTS), moments, block.n0, n,
+                        {{cosine, sine, positions, turns}, (R*)c, others, n});
     const Measuring measuring((const float*)(shared + MOMENTS), rows_left, factors_left, squares_left, block.n0, n / PRODUCTS);
     const Inbox<BM, BN / 8> inbox(shared + INBOX, block.split, block.splits);
     if constexpr (SPLIT == CLUSTER) inbox.open();

@@ -40,7 +40,7 @@ constexpr int PLACE = STAGED ? 4 * CHUNKS * CHUNK * 4 : SHARING * STRIP;
 constexpr bool AHEAD = !STAGED && BLOCKS * BN <= 256;  // operands of a strip are read one ahead, as registers allow
 // Sums begin with the bias, which is read while another group multiplies. Otherwise a turn ends with two steps under
 // way, not one, which hides how long it takes to begin; begun sums take as long or longer with that.
-constexpr bool BEGUN = BIAS && PING_PONG && PRODUCTS == 1, EARLY = PING_PONG && !BEGUN;
+constexpr bool BEGUN = BIAS && (PING_PONG || ROTATES) && PRODUCTS == 1, EARLY = PING_PONG && !BEGUN;
 static_assert(!STAGED || PING_PONG, "rows of wider results pass while another group multiplies");
 constexpr int CYCLE = PING_PONG ? GROUPS * PIECES : PLACES;  // pieces after which their barriers are used again
 static_assert(CYCLE >= PLACES, "barriers of a piece are free before it is prepared");
@@ -121,7 +121,7 @@ struct Round {  // which of the block's pieces of tiles
 
 // Loads the operands of the epilogue, and stores the results.
 __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap* z, u32 places,
-                                             const Barriers& barriers, const Work& work)
+                                             const Barriers& barriers, const Work& work, int rotated)
 {
     const auto prepare = [&](Round round) {
         if (round.tile() >= work.tiles()) return;
@@ -144,9 +144,12 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
         const Corner corner = work.corner(round.tile());
         for (int part = 0; part < SHARING; ++part) {
             mbarrier_wait(barriers.done + round.barrier(part), round.parity());
-            if constexpr (!WIDER)
-                tma_store_2d(c, places + round.place() + part * STRIP, corner.n / PRODUCTS + round.column(),
-                             corner.m + part * ROWS);
+            const int column = corner.n / PRODUCTS + round.column(), row = corner.m + part * ROWS;
+            const u32 from = places + round.place() + part * STRIP;
+            if (ROTATES && column >= rotated)
+                tma_store_2d(z, from, column - rotated, row);
+            else if constexpr (!WIDER)
+                tma_store_2d(c, from, column, row);
         }
         tma_store_wait();
     }
@@ -167,6 +170,8 @@ __device__ __forceinline__ Pair pair_at(const T* from, int column, bool inside)
 struct alignas(2 * sizeof(R)) Result {
     R at[2];
 };
+
+#include "gemm/rotated_strip.cuh"
 
 // Applies the epilogue to the sums of a result, one of each product; their operands have this index.
 template <typename Sums>
@@ -339,7 +344,8 @@ __device__ __forceinline__ void begin(float (&sums)[BLOCKS][TN][4], const T* bia
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
            const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, R* y, const T* bias,
-           const T* z0, const T* z1, int m, int n, int ldc, int tiles_m, int tiles_n, int patch, int steps)
+           const T* z0, const T* z1, const long long* positions, Turns turns, int m, int n, int ldc, int tiles_m,
+           int tiles_n, int patch, int steps)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES * BYTES_A;
@@ -355,7 +361,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
         if (threadIdx.x == CONSUMERS + 32)
             fetch<true>(&a, tiles_a, barriers.of_a, work);
         if (threadIdx.x == CONSUMERS + 64)
-            keep_results(&c, &z, shared_address(results), barriers, work);
+            keep_results(&c, &z, shared_address(results), barriers, work, turns.columns);
     } else {
         setmaxnreg_inc<MANY>();
         grid_dependency_sync();
@@ -376,9 +382,12 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             };
             StripOperands with = {};
             RowOperands of_rows = {};
-            if constexpr (AHEAD || BEGUN) find();
+            if constexpr (AHEAD || BEGUN || (ROTATES && READ_EARLY)) find();
             if constexpr (AHEAD) with.read(0, bias, of_group0, of_group1, corner.n, n);
             if constexpr (AHEAD) of_rows.read(z0, z1, corner.m + part * ROWS, m, ldc);
+            const Angles angles = {z0, z1, positions, turns};
+            GroupAngles early_angles = {};
+            if (ROTATES && READ_EARLY && corner.n < turns.columns) early_angles.read(angles, corner.m + part * ROWS, m);
             float sums[BLOCKS][TN][4];
             begin(sums, bias, corner.n, n);
             // Before its turn a group would mistake the phase of an earlier round for a full stage.
@@ -425,7 +434,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             leave();
             if constexpr (PING_PONG) pipe.skip((GROUPS - 1) * steps);
 
-            if constexpr (!AHEAD && !BEGUN) find();
+            if constexpr (!AHEAD && !BEGUN && !(ROTATES && READ_EARLY)) find();
             const int m0 = corner.m + part * ROWS;
             if constexpr (!AHEAD) of_rows.read(z0, z1, m0, m, ldc);
 #pragma unroll
@@ -435,7 +444,9 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 mbarrier_wait(barriers.ready + round.barrier(part), round.parity());
                 if constexpr (!AHEAD && !STAGED) with.read(piece, bias, of_group0, of_group1, corner.n, n);
                 unsigned char* const place = results + round.place() + part * (PLACE / SHARING);
-                if constexpr (STAGED)
+                if constexpr (ROTATES)
+                    rotated_strip(sums, piece, angles, early_angles, place, m0, m, corner.n);
+                else if constexpr (STAGED)
                     epilogue_rows(sums, place, y, bias, of_group0, of_group1, of_rows, m0, m, corner.n, n, ldc);
                 else
                     epilogue_strip(sums, piece, with, of_rows, place, y, m0, m, corner.n, n, ldc);
