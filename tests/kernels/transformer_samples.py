@@ -60,7 +60,7 @@ SHARED_KEYS: list[tuple[tuple[int, int], tuple[int, ...] | None, dict[str, Any]]
     ((70, 300), (1, 2, 1, 299), {}),
     ((33, 128), (1, 1, 1, 40), {}),  # the mask hides all keys of the second group
     ((40, 130), None, {"scale": -0.5}),
-    ((70, 577), None, {}),  # three groups
+    *(((70, 200), None, {}), ((70, 577), None, {})),  # three groups
 ]
 
 

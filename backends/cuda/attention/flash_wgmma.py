@@ -29,8 +29,10 @@ MANY, APART = 3, 1.14
 TAKEN = 0.9
 #: Warpgroups that share the keys of a block, at most, where there is at most one block for each
 #: multiprocessor; keys of each, at least; and bytes of shared memory in which one leaves results.
-#: Two are faster than three with 128 and 257 keys on an H200, and as fast as these with 197.
+#: Two are faster than three with 128 keys on an H200. Of 197 to 240 keys three take 0.7 to 3 % off
+#: transformers 384 to 1024 columns wide, of 192 columns (three heads) they take 2 % more.
 MOST_GROUPS, KEYS_OF_GROUP, JOINED = 3, 64, 128 * 36 * 4
+KEYS_OF_THREE = range(3 * KEYS_OF_GROUP, 257)
 #: Maximum number of keys for few blocks; and for blocks of which more than half the rows are idle,
 #: and their minimum number of queries.
 MAX_SEEN, MAX_SEEN_IDLE, MIN_ROWS = 512, 256, 9
@@ -204,7 +206,8 @@ def _blocks(task: AttentionTask, keys: int, target: Target) -> Blocks:
 
 def _groups(task: AttentionTask) -> int:
     """Return how many warpgroups share the keys of few blocks."""
-    op, groups = task.op, max(2, ceil_div(task.total, MAX_KEYS))
+    op, fewest = task.op, 3 if task.total in KEYS_OF_THREE else 2
+    groups = max(fewest, ceil_div(task.total, MAX_KEYS))
     hides = op.is_causal or max(op.left_window_size, op.right_window_size) >= 0
     if hides or task.is_mask_of_rows or task.q.dims[2] <= GROUP // 2:
         return 1
