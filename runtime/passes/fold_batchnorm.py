@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..ir.dtypes import DType
 from ..ir.graph import Graph, Node
 from ..ir.types import Array
 from ..ops.elementwise import Add
@@ -17,7 +18,7 @@ from .editing import rank_of, shape_of
 from .fusion import Found, Fusion, Outcome, Replacement, fuse
 from .linear import LAYER, layer_of, rebuilt
 from .pattern import Apply, OneOf, Var, perhaps
-from .rounding import narrowed, product, scaled_row
+from .rounding import Exact, narrowed, product, scaled_row
 
 
 def _is_inference(norm: Node) -> bool:
@@ -45,6 +46,17 @@ def folded(norm: Node) -> tuple[Array, Array] | None:
         addend = shift - mean * factor
     is_finite = np.isfinite(factor).all() and np.isfinite(addend).all()
     return (factor, addend) if is_finite else None
+
+
+def written(norm: Node, affine: tuple[Array, Array], dtype: DType) -> tuple[Array, Array]:
+    """Return factor and addend per channel in a type, for a Mul and an Add instead of a norm.
+
+    Raises:
+        Unfit: the type cannot represent them, or the product may be infinite though the sum is not.
+    """
+    factor, addend = affine
+    scale = narrowed(Exact.of(factor), dtype, norm.operands[1].data)
+    return scale, scaled_row(addend, factor, dtype)
 
 
 def _build(found: Found) -> Outcome:

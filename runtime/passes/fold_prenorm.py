@@ -16,10 +16,10 @@ from ..ops.movement import Transpose
 from ..ops.pool import AveragePool
 from .driver import Context, Reason
 from .editing import Builder, drop, rank_of, stand_in
-from .fold_batchnorm import folded
+from .fold_batchnorm import folded, written
 from .fusion import Replacement, refusal
 from .linear import LinearLayer, as_linear, rebuilt
-from .rounding import Exact, Unfit, half_types, narrowed, scaled_row
+from .rounding import Exact, Unfit, half_types
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -85,9 +85,7 @@ def _write_columns(
     graph: Graph, norm: Node, rows: Value, behind: Node, affine: tuple[Array, Array]
 ) -> None:
     """Write a normalization of rows, which it reads and stores transposed, as a Mul and an Add."""
-    factor, addend = affine
-    scale = narrowed(Exact.of(factor), rows.tensor.dtype)
-    shift = scaled_row(addend, factor, rows.tensor.dtype)
+    scale, shift = written(norm, affine, rows.tensor.dtype)
     add = Builder(graph, behind, norm.name, (norm, behind))
     scaled = add(Mul(), rows, add.constant(scale, f"{norm.name}.scale"))
     total = add(Add(), scaled, add.constant(shift, f"{norm.name}.shift"))

@@ -12,11 +12,11 @@ from ..ops.elementwise import Add, Mul
 from ..ops.pool import AveragePool, MaxPool
 from .driver import Context, Reason
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, stand_in
-from .fold_batchnorm import folded
+from .fold_batchnorm import folded, written
 from .fold_prenorm import layer_behind, taking
 from .fusion import refusal
 from .pointwise import is_elementwise
-from .rounding import Unfit, rounded_bias
+from .rounding import Unfit
 from .sink_transposes import layer_before
 
 
@@ -41,7 +41,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             continue
         by_channel = (-1, *(1,) * (rank - 2))
         try:
-            scale, shift = (rounded_bias(each, dtype).reshape(by_channel) for each in affine)
+            scale, shift = (each.reshape(by_channel) for each in written(node, affine, dtype))
             is_taken = _take_behind(graph, node, affine[1], context)
         except Unfit as error:
             context.refused.append(refusal(graph, {node}, Reason.NUMBERS, str(error)))
