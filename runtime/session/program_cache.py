@@ -220,9 +220,10 @@ class ProgramCache:
         edit: Callable[[Bucket], Bucket] | None = None,
     ) -> Program:
         """Make a program; with `room`, one for a bucket of growing sizes."""
-        kept = None
-        if self._kept is not None and wanted == self.default and room is None and rows_of is None:
-            kept = self._kept.program(types, ends, self._graphs[self._whole], self._resources)
+        kept, whole = None, self._graphs.get(self._whole)  # None since the model was closed
+        is_default = wanted == self.default and room is None and rows_of is None
+        if self._kept is not None and whole is not None and is_default:
+            kept = self._kept.program(types, ends, whole, self._resources)
             if kept is not None and kept.graph is not None:
                 return self._ended(Program(kept.graph, self._resources, ends=ends, laying=kept))
         unclear = ambiguous(sizes_of(self._imported.inputs, types))

@@ -27,9 +27,11 @@ from tercet.backends.numpy import NumpyBackend
 from tercet.importers import onnx as importer
 from tercet.importers.onnx.reading import large_tensors
 from tercet.importers.onnx.reading import read as reading
+from tercet.runtime.errors import UsageError
 from tercet.runtime.session import kept_plans
 from tercet.runtime.session.kept_graphs import Unkept, loaded
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.program_pool import ProgramPool
 
 #: Networks in ONNX's language, without the header, and whether plans of them are kept.
 NETWORKS = {
@@ -494,6 +496,22 @@ def test_closed_models_hold_no_computed_constants(opened: Open, tmp_path: Path) 
         del computed
         model.close()
         assert not [data for each in held if (data := each()) is not None]
+
+
+def test_a_model_that_is_closed_while_another_thread_begins_to_plan(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = opened(written(tmp_path, "mlp"))
+    take = ProgramPool.take
+
+    def closing(pool: ProgramPool, key: object) -> Any:
+        found = take(pool, key)
+        model.close()
+        return found
+
+    monkeypatch.setattr(ProgramPool, "take", closing)
+    with pytest.raises(UsageError, match="the model is closed"):
+        model.prepare(sizes_of(model))
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".data"])
