@@ -28,7 +28,8 @@ class Contraction:
         terms: the letters of each one's axes, all different; an ellipsis has become letters, and
             those of the axes that one ellipsis lacks are the first of another's.
         result: the letters of the result.
-        sizes: by letter; none is 0, and none broadcasts.
+        sizes: by letter; none is 0. None that is summed can broadcast, and no other does unless it
+            is unknown.
     """
 
     operands: tuple[Value, ...]
@@ -77,7 +78,11 @@ def contraction(node: Node) -> Contraction | None:
         for letter, size in zip(term, shape, strict=True):
             if sizes.setdefault(letter, size) != size or size == 0:  # 1 would broadcast
                 return None
-    return Contraction(operands, terms, result.replace(".", dots), sizes)
+    result = result.replace(".", dots)
+    summed = [x for x, size in sizes.items() if size is None and x not in result]
+    if any("".join(terms).count(x) > 1 for x in summed):  # one of them may be 1
+        return None
+    return Contraction(operands, terms, result, sizes)
 
 
 def split(graph: Graph, node: Node, whole: Contraction) -> list[Node]:

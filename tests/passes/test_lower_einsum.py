@@ -11,6 +11,7 @@ from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.matmul import Einsum
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -120,6 +121,20 @@ def test_symbolic_sizes(shape: tuple[Dim, ...]) -> None:
     after, log = optimised(graph)
     assert log.counts["lower_einsum"] == 1
     assert_same(graph, after, 2, 3, 4)
+
+
+def test_unknown_sizes_may_broadcast() -> None:
+    """As torch.tensordot does, whose sizes only a run tells."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        rows = apply(graph, Reshape(), x, np.array([0, -1], np.int64))
+        columns = apply(graph, Reshape(), x, np.array([-1, 1], np.int64))
+        return apply(graph, Einsum(equation="ij,jk->ik"), rows, columns)
+
+    graph = make(build, ("a", "b", "c"))
+    after, log = optimised(graph)
+    assert "lower_einsum" not in log.counts
+    assert_same(graph, after, 5, 1, 1)
 
 
 @pytest.mark.parametrize(
