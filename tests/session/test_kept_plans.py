@@ -117,6 +117,11 @@ NETWORKS = {
         """g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }""",
         True,
     ),
+    "scales": (
+        """g (float[1, 1, 4, 4] x, float[4] s) => (float[1, 1, n, m] y) {
+            y = Resize<mode = "nearest">(x, , s) }""",
+        False,
+    ),
     "branches": (
         """g (float[4] x, bool c) => (float[4] y) {
             y = If(c) <then_branch = t () => (a) { a = Neg(x) },
@@ -390,6 +395,16 @@ def test_what_a_program_depends_on(opened: Open, tmp_path: Path) -> None:
     opened(path).prepare({"x": (1, 8)}, to="device")
     assert len(entries(tmp_path, "program")) == number + 1
     assert len(entries(tmp_path, "model")) == 1
+
+
+def test_elements_that_decide_shapes_tell_programs_apart(opened: Open, tmp_path: Path) -> None:
+    path, x = written(tmp_path, "scales"), np.zeros((1, 1, 4, 4), np.float32)
+    for scale, size in [(2.0, 8), (2.5, 10), (2.0, 8), (2.5, 10)]:
+        model: Any = opened(path)
+        feeds = {"x": x, "s": np.array([1, 1, scale, scale], np.float32)}
+        _, program = model._programs.take(("y",), feeds)
+        assert program.graph.outputs["y"].type.dims == (1, 1, size, size)
+    assert len(entries(tmp_path, "program")) == 2
 
 
 @pytest.mark.parametrize("kind", ["model", "weights", "program"])
