@@ -27,7 +27,7 @@ from .version import __version__
 
 #: Environment variable: ``0`` makes every plan anew, and keeps none.
 PLANS = "TERCET_PLANS"
-#: The folders of this package that plans depend on.
+#: The folders of this package that plans depend on, besides that of this file.
 _FOLDERS = ("runtime", "importers", "backends")
 
 
@@ -58,27 +58,32 @@ def kept_model(
     if not map_external_data or not os.path.isfile(path := os.fsdecode(source)):
         return None
     chosen = [_text(getattr(options, f.name)) for f in fields(options) if f.name != "cache"]
-    if any(" at 0x" in text for text in chosen):
+    if any(text is None or " at 0x" in text for text in chosen):
         return None
     try:
-        parts = (_made_by(), path, repr((backend, fallback)), *chosen)
+        parts = (_made_by(), path, repr((backend, fallback)), *filter(None, chosen))
         key = "\0".join(parts).encode(errors="surrogateescape")
         return KeptModel(options.cache, path, key)
     except (OSError, ValueError):  # of a package in an archive; of a file the importer says more
         return None
 
 
-def _text(value: object) -> str:
-    """Return the value of an option; functions by name."""
-    name = getattr(value, "__qualname__", None)
-    return repr(value) if name is None else f"{getattr(value, '__module__', '')}.{name}"
+def _text(value: object) -> str | None:
+    """Return the value of an option; functions by name, None for those of other packages."""
+    if not callable(value):
+        return repr(value)
+    module, name = getattr(value, "__module__", ""), getattr(value, "__name__", "")
+    is_own = module.partition(".")[0] == __package__
+    is_named = getattr(sys.modules.get(module), name, None) is value
+    return f"{module}.{name}" if is_own and is_named else None
 
 
 @cache
 def _made_by() -> str:
     """Return what identifies the code that makes plans: this package's, and that of others."""
-    root = Path(_runtime[0]).parent
-    own = print_of(str(root / folder) for folder in _FOLDERS).hex()
+    here, root = Path(__file__).parent, Path(_runtime[0]).parent
+    folders = {here, *(root / folder for folder in _FOLDERS if root != here)}
+    own = print_of(map(str, folders)).hex()
     spec = find_spec("onnx")  # which is not imported
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
     onnx = "" if folder is None else (folder / "version.py").read_text(errors="replace")

@@ -55,7 +55,7 @@ def loaded(
         )
 
     def find() -> tuple[KeptModel | None, Snapshot | None]:
-        given = operators, freeze, weights, external_data_dir
+        given = operators, freeze, weights, external_data_dir is not None
         kept = keeping.kept_model(source, backend, chosen, fallback, given, map_external_data)
         return kept, None if kept is None else kept.read()
 

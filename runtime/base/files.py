@@ -1,4 +1,7 @@
-"""Atomic file writes that follow no symbolic links and use unpredictable temporary names."""
+"""Files: what tells changed ones, and writes that are atomic.
+
+They follow no symbolic links and use unpredictable temporary names.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 file as `replacing` does; lone surrogates become escape sequences."""
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def signature(file: str | int) -> tuple[int, ...]:
+    """Return what changes with a file: its size, times and number.
+
+    Args:
+        file: its path, or a descriptor.
+    """
+    about = os.stat(file)
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
 
 
 def _is_special(path: Path) -> bool:

@@ -27,6 +27,7 @@ class Mapped:
         nbytes: number of mapped bytes.
         mapping: the mapping; freed with the last array that uses it.
         path: what its name resolves to.
+        signature: of the file when it was opened; see `base.files.signature`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Mapped:
     nbytes: int
     mapping: ref[mmap]
     path: Path
+    signature: tuple[int, ...]
 
     def check(self) -> None:
         """Raise ModelFileError if the file was truncated: reading it would raise SIGBUS.

@@ -17,6 +17,8 @@ from dataclasses import replace
 from hashlib import sha256
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
+from secrets import token_hex
+from stat import S_ISREG
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -24,7 +26,7 @@ import numpy as np
 
 from ..base.cache import Cache, make_folder
 from ..base.file_parts import Array, Block, digest_of, read_digested
-from ..base.files import replacing
+from ..base.files import replacing, signature
 from ..base.parallel import same_threads
 from ..base.record import record
 from ..control.resources import Resources
@@ -114,7 +116,7 @@ class KeptModel:
         self._folder, self._file, self._path = folder / "plans", file, os.path.realpath(file)
         self._cache = Cache(self._folder)
         self._name = sha256(key + os.fsencode(self._path)).hexdigest()[:40]
-        self._signed = {self._path: _signature(self._path)}
+        self._signed = {self._path: signature(self._path)}
         self._identity = b""  # of the entry that the model was read from, or written to
         self._arrays = list[Array]()
         self._snapshot: Snapshot | None = None
@@ -155,19 +157,20 @@ class KeptModel:
         if about.name is not None and self._resolved(about.name) != about.path:
             raise Unkept(f"'{about.name}' is another file")
         bounds = _together(place.bounds for place in places if place.file == number)
-        with open(about.path, "rb") as file:
+        with open(about.path, "rb", opener=_without_waiting) as file:
             before = os.fstat(file.fileno())
-            if before.st_size != about.size:
+            if before.st_size != about.size or not S_ISREG(before.st_mode):
                 raise Unkept(f"'{about.path}' has another size")
+            was = signature(file.fileno())
             if about.name is not None:
                 mapping = mmap(file.fileno(), about.size, access=ACCESS_READ)
                 path = Path(about.path)
-                mapped.append(Mapped(about.name, self._file, about.size, ref(mapping), path))
+                mapped.append(Mapped(about.name, self._file, about.size, ref(mapping), path, was))
                 parts, bounds = [np.frombuffer(mapping, np.uint8)], [(0, about.size)]
                 digest = digest_of(parts[0])
             else:
                 digest, parts = read_digested(file, bounds)
-            if digest != about.digest or os.fstat(file.fileno()).st_mtime_ns != before.st_mtime_ns:
+            if digest != about.digest or signature(file.fileno()) != was:
                 raise Unkept(f"'{about.path}' has changed")
         return [Block(number, at, data) for (at, _), data in zip(bounds, parts, strict=True)]
 
@@ -179,7 +182,7 @@ class KeptModel:
         """Note what the model was made of; it is kept with its first program."""
         with suppress(OSError):
             for each in snapshot.mapped:
-                self._signed[str(each.path)] = _signature(str(each.path))
+                self._signed[str(each.path)] = each.signature
             is_small = sum(size for size, *_ in self._signed.values()) <= MOST_READ
             if is_small and not snapshot.rewrites.endless:
                 self._snapshot, self._blocks = snapshot, tuple(blocks)
@@ -206,16 +209,32 @@ class KeptModel:
         files = [_described(self._path, bounds[0])]
         files += [_described(str(each.path), (), each.name) for each in mapped]
         if arrays.others:
-            weights = self._folder / (self._name + _WEIGHTS)
-            make_folder(self._folder)
-            with replacing(weights, mode=0o600) as stream:
-                stream.writelines(arrays.parts())
-            files.append(_described(str(weights), bounds[-1]))
-        if any(_signature(path) != was for path, was in self._signed.items()):
+            files.append(self._write_weights(arrays, bounds[-1]))
+        if any(signature(path) != was for path, was in self._signed.items()):
             raise Unkept("a file has changed")
         entry = dumped((files, arrays.places, graphs), Arrays((), (), 0), {})
         self._cache.write(self._name + _MODEL, entry)
         self._arrays, self._identity = arrays.all, sha256(entry).digest()
+
+    def _write_weights(self, arrays: Arrays, bounds: Sequence[tuple[int, int]]) -> KeptFile:
+        """Write computed constants; return what was written, not what others have since.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        weights, draft = (
+            self._folder / (self._name + _WEIGHTS),
+            self._folder / f".{token_hex(8)}.part",
+        )
+        make_folder(self._folder)
+        try:
+            with replacing(draft, mode=0o600) as stream:
+                stream.writelines(arrays.parts())
+            about = _described(str(draft), bounds)
+            os.replace(draft, weights)
+        finally:
+            draft.unlink(missing_ok=True)
+        return replace(about, path=str(weights))
 
     def close(self) -> None:
         """Forget what the model is made of; nothing is kept any more."""
@@ -343,10 +362,9 @@ def _elements(type_: ValueType | None) -> list[object] | None:
     return None if value is None else list(value.flat)
 
 
-def _signature(path: str) -> tuple[int, ...]:
-    """Return what changes with a file."""
-    about = os.stat(path)
-    return about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe, which is none, does not wait for somebody who writes to it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _described(path: str, bounds: Sequence[tuple[int, int]], name: str | None = None) -> KeptFile:

@@ -18,7 +18,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet import ModelWarning, keeping, load, loading
+from tercet import ModelWarning, keeping, load, loading, preparing
+from tercet.backends.cuda import backend
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.on_paper import PaperDevice
 from tercet.backends.cuda.recipe.source import KernelSource
@@ -27,6 +28,7 @@ from tercet.backends.numpy import NumpyBackend
 from tercet.importers import onnx as importer
 from tercet.importers.onnx.reading import large_tensors
 from tercet.importers.onnx.reading import read as reading
+from tercet.preparing import Prepared
 from tercet.runtime.errors import UsageError
 from tercet.runtime.session import kept_plans
 from tercet.runtime.session.kept_graphs import Unkept, loaded
@@ -339,6 +341,13 @@ def linked_data(path: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
+def piped_data(path: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let a pipe stand for the external data."""
+    path.with_suffix(".data").unlink()
+    os.mkfifo(path.with_suffix(".data"))
+    return {}
+
+
 def changed_package(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Pretend that a file of the package has changed."""
     keeping._made_by.cache_clear()
@@ -359,6 +368,7 @@ def changed_numpy(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         changed_file,
         changed_data,
         linked_data,
+        piped_data,
         changed_package,
         changed_numpy,
         lambda *_: {"precision": "float16"},
@@ -384,6 +394,16 @@ def test_what_a_model_depends_on(
     with pytest.raises(AssertionError, match="read again"):
         opened(path, **options)
     keeping._made_by.cache_clear()
+
+
+def test_code_that_makes_plans_is_in_the_print(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = list[str]()
+    monkeypatch.setattr(keeping, "print_of", lambda folders: printed.extend(folders) or b"")
+    keeping._made_by.cache_clear()
+    keeping._made_by()
+    keeping._made_by.cache_clear()
+    for module in (keeping, loading, preparing, importer, kept_plans, backend):
+        assert any(Path(str(module.__file__)).is_relative_to(each) for each in printed)
 
 
 def test_what_a_program_depends_on(opened: Open, tmp_path: Path) -> None:
@@ -529,12 +549,46 @@ def test_a_model_that_is_closed_while_another_thread_begins_to_plan(
         model.prepare(sizes_of(model))
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
 @pytest.mark.parametrize("suffix", [".onnx", ".data"])
 def test_a_file_that_changes_before_its_plan_is_made(
-    suffix: str, opened: Open, tmp_path: Path
+    suffix: str, is_loaded: bool, opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model = opened(path := written(tmp_path, "attention", external=True))
-    os.utime(path.with_suffix(suffix), ns=(0, 0))
+    path = written(tmp_path, "attention", external=True)
+
+    def change(*given: Any) -> Prepared:
+        os.utime(path.with_suffix(suffix), ns=(0, 0))
+        return prepared(*given)
+
+    prepared = preparing.prepared
+    if not is_loaded:
+        monkeypatch.setattr(preparing, "prepared", change)
+    model = opened(path)
+    if is_loaded:
+        os.utime(path.with_suffix(suffix), ns=(0, 0))
+    model.prepare(sizes_of(model))
+    assert not entries(tmp_path, "*")
+
+
+def test_weights_that_another_process_keeps_at_once(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(path: str, *given: Any) -> kept_plans.KeptFile:
+        for weights in entries(tmp_path, "weights"):
+            weights.write_bytes(bytes(weights.stat().st_size))
+        return described(path, *given)
+
+    described = kept_plans._described
+    monkeypatch.setattr(kept_plans, "_described", interrupted)
+    path = written(tmp_path, "convolutions")
+    made = opened(path)
+    expected = told(made, sizes_of(made))
+    kept = opened(path)
+    assert told(kept, sizes_of(kept)) == expected
+
+
+def test_options_that_are_functions_of_a_user(opened: Open, tmp_path: Path) -> None:
+    model = opened(written(tmp_path, "mlp"), integers=lambda *_: False)
     model.prepare(sizes_of(model))
     assert not entries(tmp_path, "*")
 

@@ -21,6 +21,7 @@ from weakref import ref
 import numpy as np
 from onnx import StringStringEntryProto
 
+from ....runtime.base.files import signature
 from ....runtime.ir.mapped import Mapped
 from ....runtime.ir.types import Array
 from ..source.source import FileSource
@@ -127,10 +128,11 @@ class ExternalData:
             if not self._source.maps_data:
                 with os.fdopen(descriptor, "rb", closefd=False) as file:
                     return np.frombuffer(file.read(), np.uint8)
+            opened = signature(descriptor)
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)
-        mapped = Mapped(location, self._source.file, size, ref(mapping), target)
+        mapped = Mapped(location, self._source.file, size, ref(mapping), target, opened)
         self._source.mapped.append(mapped)
         return np.frombuffer(mapping, np.uint8)
 
