@@ -9,8 +9,8 @@ from onnx import ModelProto
 
 from tercet.importers.onnx import load
 from tercet.importers.onnx.reading import external
-from tercet.runtime.ir.mapped import external_data_in
 from tercet.runtime.errors import ModelError, ModelFileError, UnsupportedError
+from tercet.runtime.ir.mapped import external_data_in
 from tercet.tools.runners.onnx_files import OnnxFile
 
 from .files import EXTERNAL, changed, tensor
