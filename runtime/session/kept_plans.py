@@ -222,10 +222,8 @@ class KeptModel:
         Raises:
             OSError: they cannot be written.
         """
-        weights, draft = (
-            self._folder / (self._name + _WEIGHTS),
-            self._folder / f".{token_hex(8)}.part",
-        )
+        weights = self._folder / (self._name + _WEIGHTS)
+        draft = self._folder / f".{token_hex(8)}.part"
         make_folder(self._folder)
         try:
             with replacing(draft, mode=0o600) as stream:
@@ -386,12 +384,20 @@ def _together(bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the entries that were used longest ago, beyond `MOST` bytes."""
-    with suppress(OSError):
-        found = [(each.stat(), each.path) for each in os.scandir(folder)]
-        total = sum(about.st_size for about, _ in found)
-        for about, path in sorted(found, key=lambda each: each[0].st_mtime_ns):
-            if total <= MOST:
-                return
+    """Remove the entries that were used longest ago, beyond `MOST` bytes.
+
+    What another process has removed is gone; what cannot be removed stays.
+    """
+    found = list[tuple[int, int, str]]()
+    with suppress(OSError), os.scandir(folder) as entries:
+        for each in entries:
+            with suppress(OSError):
+                about = each.stat()
+                found.append((about.st_mtime_ns, about.st_size, each.path))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= MOST:
+            return
+        with suppress(OSError):
             os.unlink(path)
-            total -= about.st_size
+            total -= size

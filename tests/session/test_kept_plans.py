@@ -475,9 +475,10 @@ def test_entries_that_were_not_used_for_long_are_removed(
     opened(path).prepare({"x": (1, 8)})
     (old,) = entries(tmp_path, "program")
     os.utime(old, (0, 0))
-    monkeypatch.setattr(
-        kept_plans, "MOST", sum(each.stat().st_size for each in old.parent.iterdir())
-    )
+    most = sum(each.stat().st_size for each in old.parent.iterdir())
+    (folder := old.parent / "older").mkdir()  # which cannot be removed
+    os.utime(folder, (-1, -1))
+    monkeypatch.setattr(kept_plans, "MOST", most + folder.stat().st_size)
     opened(path).prepare({"x": (2, 8)})
     (new,) = entries(tmp_path, "program")
     assert new != old
