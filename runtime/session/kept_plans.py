@@ -342,7 +342,8 @@ class KeptProgram:
             _, layout.rows, layout.slots, layout.inputs, layout.outputs, refusals = self._found
             return layout, Partition((), refusals)
         layout, found = lay_out(graph, backends, options, stores, ends, nesting)
-        if all(row.step is None or knows(row.step, Portable) for row in layout.rows):
+        steps = [row.step for row in layout.rows if row.step is not None]
+        if all(knows(step, Portable) and step.portable for step in steps):
             rows = [replace(row, claim=None) for row in layout.rows]
             root = graph, rows, layout.slots, layout.inputs, layout.outputs, found.refusals
             self._made = self._model.dumped(root, self._given)

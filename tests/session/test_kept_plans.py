@@ -21,6 +21,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet import ModelWarning, keeping, load, loading, preparing
 from tercet.backends.cuda import backend
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.step import KernelStep
 from tercet.backends.cuda.on_paper import PaperDevice
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -449,6 +450,15 @@ def test_a_folder_that_cannot_be_written(opened: Open, tmp_path: Path) -> None:
     path = written(tmp_path, "convolutions")
     model = opened(path)
     assert told(model, sizes_of(model))
+
+
+def test_steps_that_say_that_they_are_not_portable(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(KernelStep, "portable", False)
+    model = opened(written(tmp_path, "mlp"))
+    model.prepare(sizes_of(model))
+    assert not entries(tmp_path, "*")
 
 
 def test_plans_are_not_kept_where_users_say_so(
