@@ -14,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from . import version
 from .runtime import __path__ as _runtime
 from .runtime.base.file_parts import print_of
 from .runtime.ir.custom import OPERATORS_AROUND
@@ -23,7 +24,6 @@ from .runtime.passes.driver import VERIFY
 from .runtime.session.freeze import FROZEN
 from .runtime.session.kept_plans import KeptModel
 from .runtime.session.refit import WEIGHTS
-from .version import __version__
 
 #: Environment variable: ``0`` makes every plan anew, and keeps none.
 PLANS = "TERCET_PLANS"
@@ -64,7 +64,7 @@ def kept_model(
         parts = (_made_by(), path, repr((backend, fallback)), *filter(None, chosen))
         key = "\0".join(parts).encode(errors="surrogateescape")
         return KeptModel(options.cache, path, key)
-    except (OSError, ValueError):  # of a package in an archive; of a file the importer says more
+    except (OSError, ValueError):  # of the package; of the model the importer says more
         return None
 
 
@@ -80,12 +80,17 @@ def _text(value: object) -> str | None:
 
 @cache
 def _made_by() -> str:
-    """Return what identifies the code that makes plans: this package's, and that of others."""
+    """Return what identifies the code that makes plans: this package's, and that of others.
+
+    Raises:
+        OSError: there are no files, as in an archive.
+        ValueError: some of it may have been imported as it was before a change.
+    """
     here, root = Path(__file__).parent, Path(_runtime[0]).parent
     folders = {here, *(root / folder for folder in _FOLDERS if root != here)}
-    own = print_of(map(str, folders)).hex()
+    own = print_of(map(str, folders), version.IMPORTED).hex()
     spec = find_spec("onnx")  # which is not imported
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent
     onnx = "" if folder is None else (folder / "version.py").read_text(errors="replace")
-    versions = (__version__, sys.version, np.__version__, ml_dtypes.__version__, onnx)
+    versions = (version.__version__, sys.version, np.__version__, ml_dtypes.__version__, onnx)
     return "\0".join((own, *versions, platform.machine(), sys.byteorder))

@@ -134,8 +134,17 @@ def _read(
         yield then(data)
 
 
-def print_of(folders: Iterable[str]) -> bytes:
-    """Return a digest of the names, sizes and times of the files in folders, as of bytecode."""
+def print_of(folders: Iterable[str], since: int) -> bytes:
+    """Return a digest of the names, sizes and times of the files in folders, as of bytecode.
+
+    Args:
+        folders: with all that is in them, except for bytecode.
+        since: the time in nanoseconds since which none may have changed.
+
+    Raises:
+        OSError: they cannot be read.
+        ValueError: a file has changed since.
+    """
     found = list[str]()
     waiting = list(folders)
     while waiting:
@@ -146,5 +155,7 @@ def print_of(folders: Iterable[str]) -> bytes:
                         waiting.append(each.path)
                 else:
                     about = each.stat()
+                    if about.st_mtime_ns >= since:
+                        raise ValueError(f"{each.path} has changed")
                     found.append(f"{each.path}\0{about.st_size}\0{about.st_mtime_ns}")
     return sha256("\n".join(sorted(found)).encode(errors="surrogateescape")).digest()

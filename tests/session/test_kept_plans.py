@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet import ModelWarning, keeping, load, loading, preparing
+from tercet import ModelWarning, keeping, load, loading, preparing, version
 from tercet.backends.cuda import backend
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.step import KernelStep
@@ -173,6 +174,7 @@ Open = Callable[..., Model]
 def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Open]:
     """Load a file for a GPU on paper, with plans that are kept in a folder."""
     monkeypatch.delenv("TERCET_VERIFY_PASSES")
+    monkeypatch.setattr(version, "IMPORTED", time_ns())  # whoever edits the package meanwhile
     models, chain = list[Model](), dict[str, Any]()
 
     def open_chain(*_: object) -> Any:
@@ -352,7 +354,7 @@ def piped_data(path: Path, _: pytest.MonkeyPatch) -> dict[str, Any]:
 def changed_package(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Pretend that a file of the package has changed."""
     keeping._made_by.cache_clear()
-    patch.setattr(keeping, "print_of", lambda _: b"other")
+    patch.setattr(keeping, "print_of", lambda *_: b"other")
     return {}
 
 
@@ -399,12 +401,22 @@ def test_what_a_model_depends_on(
 
 def test_code_that_makes_plans_is_in_the_print(monkeypatch: pytest.MonkeyPatch) -> None:
     printed = list[str]()
-    monkeypatch.setattr(keeping, "print_of", lambda folders: printed.extend(folders) or b"")
+    monkeypatch.setattr(keeping, "print_of", lambda found, _: printed.extend(found) or b"")
     keeping._made_by.cache_clear()
     keeping._made_by()
     keeping._made_by.cache_clear()
     for module in (keeping, loading, preparing, importer, kept_plans, backend):
         assert any(Path(str(module.__file__)).is_relative_to(each) for each in printed)
+
+
+def test_code_that_changes_after_it_was_imported(
+    opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(version, "IMPORTED", Path(preparing.__file__).stat().st_mtime_ns)
+    keeping._made_by.cache_clear()
+    model = opened(written(tmp_path, "mlp"))
+    model.prepare(sizes_of(model))
+    assert not entries(tmp_path, "*")
 
 
 def test_what_a_program_depends_on(opened: Open, tmp_path: Path) -> None:
