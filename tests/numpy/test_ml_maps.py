@@ -125,6 +125,16 @@ def test_label_encoder(keys: str, values: str) -> None:
     check([node("LabelEncoder", "x", "y", domain=ML, **attributes)], {"x": ASKED[keys]})
 
 
+@pytest.mark.parametrize("x", [texts("a", "c", "b"), np.array([0, 2, 9])], ids=["strings", "ints"])
+def test_label_encoder_of_version_1(x: Array) -> None:
+    """The last of equal classes counts there."""
+    nodes = [node("LabelEncoder", "x", "y", domain=ML, classes_strings=["a", "b", "a"])]
+    model = model_of(nodes, {"x": x}, "y")
+    model.opset_import[1].version = 1
+    (found,), (want,) = run(model, {"x": x}), by_onnxruntime(model, {"x": x})
+    assert_same(found, want)
+
+
 @pytest.mark.parametrize("keys", [np.float32, np.float64, np.int64, np.int32, np.int16, object])
 @pytest.mark.parametrize("values", [np.float32, np.float64, np.int64, np.int32, np.int16, object])
 def test_label_encoder_of_tensors(keys: Any, values: Any) -> None:

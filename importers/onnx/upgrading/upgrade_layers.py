@@ -257,7 +257,10 @@ def scan(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 @before(2, "LabelEncoder", domain="ai.onnx.ml")
 def label_encoder(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """Strings became their index in a list, or indices strings, by the input's type."""
+    """Strings became their index in a list, or indices strings, by the input's type.
+
+    Of equal strings, the last one counted, as in onnxruntime; of the keys of today, the first.
+    """
     (x,) = need_inputs(node, 1, site)[:1]
     classes = node.attributes.get("classes_strings", ())
     dtype = dtype_of(x, site)
@@ -266,5 +269,5 @@ def label_encoder(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode
     positions = tuple(range(len(classes)))
     node = without(node, "classes_strings")
     if dtype == dtypes.string:
-        return [without(node, keys_strings=classes, values_int64s=positions)]
+        return [without(node, keys_strings=classes[::-1], values_int64s=positions[::-1])]
     return [without(node, keys_int64s=positions, values_strings=classes)]
