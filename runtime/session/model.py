@@ -95,10 +95,8 @@ class Model(CheckedClosable):
         made: Optimised | None = None,
         kept: KeptModel | None = None,
     ) -> None:
-        self.source = source or ModelSource()
-        self.options = options
-        self.backends = tuple(backends)
-        self._imported = graph
+        self.source, self.options = source or ModelSource(), options
+        self.backends, self._imported = tuple(backends), graph
         self._outputs = tuple(TensorInfo.of(v, name) for name, v in graph.outputs.items())
         self._is_released = False
         budget = Budget(options.max_bytes)
@@ -111,15 +109,8 @@ class Model(CheckedClosable):
         self._watch = Watch(graph, options, evaluate, self.source.file)
         self._boundary = IOBoundary(graph, self.backends[0].device)
         with self._bounded():
-            self._programs = ProgramCache(
-                graph,
-                self._boundary,
-                self._resources,
-                self._close_stores,
-                self.source.file,
-                made,
-                kept,
-            )
+            what = graph, self._boundary, self._resources, self._close_stores
+            self._programs = ProgramCache(*what, self.source.file, made, kept)
 
     # ── description ──────────────────────────────────────────────────────────────────────────
 
