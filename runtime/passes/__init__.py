@@ -100,7 +100,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
     ),
     _pass(
         "shift_rows",
-        "in front of the next one, which takes indices for those of rows",
+        "in front of the next one, which would take its indices for those of rows",
         at="GatherElements, MatMul",
     ),
     _pass(
@@ -416,7 +416,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass("lower_einsum", "it needs the sizes of merged axes", at="Einsum"),
     _pass(
         "shift_rows",
-        "again, of what is constant since sizes are known",
+        "again: indices are constant as soon as sizes are known",
         at="GatherElements, MatMul",
     ),
     _pass(

@@ -140,7 +140,7 @@ def is_nan(x: Array, *, out: Array) -> None:
     x = x.astype(float32) if x.dtype in FLOAT8S else x
     if out.flags.forc:
         np.isnan(x, out=out)
-    else:  # where numpy 2.4 stores others than these elements
+    else:  # numpy 2.4 stores wrong elements where `out` is not contiguous
         np.copyto(out, np.isnan(x))
 
 

@@ -91,7 +91,7 @@ def arguments(image: Image, rows: int, stored: int) -> dict[str, Any]:
 
 
 def geometry(image: Image, rows: int, *, patches: bool) -> Members:
-    """Return struct `Image` of the kernel, whose tiles are patches of so many pixels, or not."""
+    """Return struct `Image` of the kernel; with `patches`, tiles are patches of so many pixels."""
     height, width = image.spatial
     if not patches:
         return divided_image(image.spatial, image.output, image.view, (height * width, 1, width, 1))
