@@ -123,6 +123,8 @@ def test_an_unknown_operator_needs_no_fallback(tercet: Tercet) -> None:
     done = tercet("inspect", "m.onnxtxt", "--capability", "numpy")
     said = " ".join(done.out.split())
     assert "1 node would not run; --operators FILE.py defines unknown operators" in said
+    placed = tercet("inspect", "m.onnxtxt", "--placement", "numpy").out
+    assert "numpy: 1 node that nothing runs" in placed
     assert "--operators FILE.py on the command line" in tercet("run", "m.onnxtxt").err
 
 

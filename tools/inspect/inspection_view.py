@@ -237,15 +237,18 @@ def _titles(row: PlacedRow) -> tuple[str, str]:
 
 def _placement_summary(backend: str, placement: Placement) -> str:
     steps: dict[str, int] = {}
-    for row in placement:
+    runs = [row for row in placement if row.backend != NOBODY]
+    for row in runs:
         if row.kind == "step":
             steps[row.backend] = steps.get(row.backend, 0) + 1
     said = [f"{counted(count, 'step')} on {name}" for name, count in steps.items()]
     for kind, nouns in _NOUNS.items():
-        rows = [row for row in placement if row.kind == kind]
+        rows = [row for row in runs if row.kind == kind]
         moved = sum(row.nbytes for row in rows)
         if rows:
             said.append(counted(len(rows), *nouns) + (f" of {bytes_text(moved)}" if moved else ""))
+    if missing := sum(row.backend == NOBODY for row in placement):
+        said.append(f"{counted(missing, 'node')} that nothing runs")
     return f"{backend}: {', '.join(said)}"
 
 
