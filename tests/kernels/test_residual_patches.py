@@ -158,9 +158,12 @@ def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPat
     found: list[Any] = []
     for form in FORMS:
         always(form, monkeypatch)
-        for case, dtype in (("residual", float16), ("without expansion, stride", bfloat16)):
+        for case, dtype in (
+            *(("residual", float16), ("without expansion, stride", bfloat16)),
+            *(("first layer", bfloat16), ("first layer of large windows", float16)),
+        ):
             found += launches(planned(graph_of(CASES[case], dtype, dtype)[0], device))
     found = [launch for launch in found if launch.entry == ENTRY]
-    assert len(found) == 2 * len(FORMS)
+    assert len(found) == 4 * len(FORMS)
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)
