@@ -21,8 +21,8 @@ from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import TensorType, ValueType
 from ...runtime.ops.elementwise import Add, Div, Mean, Sum
-from .machines import Machine, by_steps, has_sums
 from .operators import COMPOSED, plain_kind, rounds
+from .vector_machines import Machine, by_steps, has_sums
 
 Types = tuple[ValueType | None, ...]
 
