@@ -258,7 +258,11 @@ def test_windows_of_boxes(
     side, stride, pad, dilation, filters = window
     x = normal(2, channels, 5, 7) * np.exp2(20 * normal(2, 1, 5, 7)).astype(np.float32)
     w = normal(filters, channels, side, side) / np.float32(side * 14)
-    how = {"pads": (pad,) * 4, "strides": (stride,) * 2, "dilations": (dilation,) * 2}
+    how: dict[str, Any] = {
+        "pads": (pad,) * 4,
+        "strides": (stride,) * 2,
+        "dilations": (dilation,) * 2,
+    }
     found = sample("Conv", [x, w, normal(filters)], (1, 2), **how)
     (got,) = results_of(found, [h200], replace(OPTIONS, **ON_TENSOR_CORES))
     assert compiled_files(h200) == COMPILES | {"move/transpose.cu"}
