@@ -212,6 +212,7 @@ OVERLAPPING = {
     "mean, padded": AveragePool(
         kernel_shape=(2, 5), strides=(1, 2), pads=(0, 3, 1, 2), count_include_pad=1
     ),
+    "mean of nothing": AveragePool(kernel_shape=(3, 3), pads=(5, 4, 4, 5)),
 }
 
 

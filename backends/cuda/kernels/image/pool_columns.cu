@@ -63,7 +63,7 @@ template <> struct Found<MAX> : Elements {
 __device__ __forceinline__ int counted(int begin, int extent, int size, int padding)
 {
     if constexpr (KIND_OF == AVERAGE_PADDED) return min(begin + extent, size + padding) - begin;
-    return min(begin + extent, size) - max(begin, 0);
+    return max(min(begin + extent, size) - max(begin, 0), 0);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
