@@ -108,6 +108,13 @@ class TensorType(_Checked):
             return tuple(self.value.flat)
         return tuple(int(v) for v in self.value.flat)
 
+    @property
+    def elements(self) -> tuple[Dim, ...] | bytes | None:
+        """What tells types with other elements apart, in C order; None if none are known."""
+        if self.value is None:
+            return None
+        return tuple(self.value.flat) if self.value.dtype == object else self.value.tobytes()
+
     def with_shape(self, shape: Shape | None) -> TensorType:
         """Return a type with this dtype and another shape."""
         return TensorType(self.dtype, shape)

@@ -32,7 +32,7 @@ from ..base.record import record
 from ..control.resources import Resources
 from ..ir.graph import Graph
 from ..ir.mapped import Mapped
-from ..ir.types import TensorType, ValueType
+from ..ir.types import ValueType
 from ..options import Options
 from ..passes import Rewrites
 from ..plan.backend import Backend, Device, knows
@@ -263,7 +263,7 @@ class KeptModel:
         given: dict[str, object] = {"general": general}
         for device, store in resources.stores.items():
             given |= {f"device {device.name}": device, f"store {device.name}": store}
-        sizes = [(name, type_, _elements(type_)) for name, type_ in types.items()]
+        sizes = [(name, type_, getattr(type_, "elements", None)) for name, type_ in types.items()]
         return KeptProgram(self, repr((marks, sizes, ends)).encode(), given)
 
     def read_program(self, key: bytes, given: Mapping[str, object]) -> tuple[Any, ...] | None:
@@ -353,12 +353,6 @@ class KeptProgram:
         """Write the program, which has been bound."""
         if self._made is not None:
             self._model.write_program(self._key, self._made)
-
-
-def _elements(type_: ValueType | None) -> list[object] | None:
-    """Return the elements of an input that are known, which `repr` of its type leaves out."""
-    value = type_.value if isinstance(type_, TensorType) else None
-    return None if value is None else list(value.flat)
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -42,7 +42,7 @@ from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
 
 #: Names of results and inputs, symbols with several sizes, and inputs with their elements.
-_Elements = tuple[tuple[str, tuple[Dim, ...] | None], ...]
+_Elements = tuple[tuple[str, tuple[Dim, ...] | bytes | None], ...]
 _Wanted = tuple[tuple[str, ...], frozenset[str], frozenset[str], _Elements, RowsOf | None]
 
 
@@ -173,7 +173,7 @@ class ProgramCache:
             flags: types with the elements of known inputs; see `flags_of`.
             rows_of: the part of an output that is returned.
         """
-        elements = tuple((name, type_.ints) for name, type_ in flags)
+        elements = tuple((name, type_.elements) for name, type_ in flags)
         given = self.needed(wanted) if inputs is None else frozenset(inputs)
         key = wanted, given, unknown, elements, rows_of
         with self._resources.lock:

@@ -207,20 +207,22 @@ def branching(flag: str) -> ModelProto:
     return model
 
 
-@pytest.mark.parametrize("flag", ["bool[1]", "int64"])
+@pytest.mark.parametrize(
+    ("flag", "yes"),
+    [("bool[1]", np.ones(1, np.bool_)), ("int64", np.int64(1)), ("float", np.float32(0.5))],
+)
 @pytest.mark.parametrize("bucket", [False, True])
 def test_a_flag_that_decides_on_branches(
-    flag: str, bucket: bool, made: list[object], request: pytest.FixtureRequest
+    flag: str, yes: Any, bucket: bool, made: list[object], request: pytest.FixtureRequest
 ) -> None:
     if bucket:
         request.getfixturevalue("bucketing")
     proto = branching(flag)
     oracle = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    dtype, shape = (np.bool_, (1,)) if flag == "bool[1]" else (np.int64, ())
     with tercet.load(proto) as model:
         for past in range(12, 60):
-            for taken in (True, False):
-                given = {**feeds(past), "flag": np.full(shape, taken, dtype)}
+            for chosen in (np.array(yes), np.zeros_like(yes)):
+                given = {**feeds(past), "flag": chosen}
                 found = model.run(given)
                 for name, wanted in zip(("out", "rows"), oracle.run(None, given), strict=True):
                     np.testing.assert_allclose(found[name], np.asarray(wanted), 2e-5, 2e-6)
