@@ -335,12 +335,12 @@ def test_sums_in_float16(name: str) -> None:
 )
 @pytest.mark.parametrize("channels", [8, 136])
 def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None:
-    """Behind a convolution, here by 1, images lie channels last."""
-    x = normal(2, channels, 17, 13).astype(float16)
+    """Behind a convolution and a Relu, here of what they leave as it is, images lie channels last."""
+    x = np.abs(normal(2, channels, 17, 13)).astype(float16)
     graph = Graph()
     value = graph.add_input("x", TensorType(float16, x.shape))
     ones = graph.constant(np.eye(channels, dtype=float16)[..., None, None])
-    same = graph.insert(Conv(), [value, ones]).output
+    same = graph.insert(Relu(), [graph.insert(Conv(), [value, ones]).output]).output
     node = graph.insert(OPERATORS["", operator](**attributes), [same])
     graph.set_outputs({"y": node.output})
     infer(graph)
