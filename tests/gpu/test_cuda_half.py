@@ -335,7 +335,7 @@ def test_sums_in_float16(name: str) -> None:
 )
 @pytest.mark.parametrize("channels", [8, 136])
 def test_words(operator: str, attributes: dict[str, Any], channels: int) -> None:
-    """Behind a convolution and a Relu, here of what they leave as it is, images lie channels last."""
+    """Behind a convolution and a Relu, which changes nothing, images lie channels last."""
     x = np.abs(normal(2, channels, 17, 13)).astype(float16)
     graph = Graph()
     value = graph.add_input("x", TensorType(float16, x.shape))
