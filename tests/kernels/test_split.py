@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,8 @@ def test_tf32_takes_one_product_instead_of_three() -> None:
 def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
     graph = conv(512, 512, 3, 3, x=(1, 512, 7, 7), pads=(1,) * 4)
     (launch,) = launches(planned(graph, **TENSOR_CORES))
-    splits = launch.cluster[0]
-    assert splits > 1
-    assert launch.grid[0] % splits == 0
+    assert prod(launch.cluster) > 1
+    assert all(n % c == 0 for n, c in zip(launch.grid, launch.cluster, strict=True))
     assert launch.scratch == 0
     first, second = launches(planned(graph, device_for(A100), **TENSOR_CORES))
     assert (first.entry, second.entry) == ("mma", "gemm_reduce")
@@ -124,6 +124,7 @@ def test_few_tiles_share_their_sums_in_clusters_or_in_two_passes() -> None:
 
 def test_tiles_are_split_less_beside_other_branches() -> None:
     """The convolutions of a branch depend on each other, so nothing runs beside them."""
+    splits = list[set[int]]()
     for branches in (1, 2):
         graph = Graph("branches")
         x = graph.add_input("x", TensorType(float32, (1, 512, 7, 7)))
@@ -136,8 +137,9 @@ def test_tiles_are_split_less_beside_other_branches() -> None:
         infer(graph)
         found = launches(planned(graph, **TENSOR_CORES))
         assert len(found) == 2 * branches
-        assert all(launch.cluster[0] > 1 for launch in found)
-        assert {launch.grid[0] <= H200.processors // 2 for launch in found} == {branches > 1}
+        assert {prod(launch.grid) <= H200.processors // 2 for launch in found} == {branches > 1}
+        splits.append({prod(launch.cluster) for launch in found})
+    assert max(splits[1]) < min(splits[0])
 
 
 def test_splits_beside_others_have_no_more_blocks_than_tiles_without() -> None:
