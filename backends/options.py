@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, cast, get_type_hints
 from ..runtime.base.arguments import shown, unfit
 from ..runtime.errors import UsageError, did_you_mean
 from ..runtime.ir.graph import Graph
-from ..runtime.ir.op import OPERATORS
 from ..runtime.options import Options
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def check_nodes(
         if _is_operator(node):
             continue
         if node not in kinds:
-            hint = did_you_mean(node, (*kinds, *(name for _, name in OPERATORS)))
+            hint = did_you_mean(node, (*kinds, *_operators()))
             reason = f"the model has no node '{node}'{hint}"
             raise unfit(UsageError, "algorithms", reason, {node: names})
         known = _known(tables, kinds[node])
@@ -135,9 +134,14 @@ def _lacks(
 
 def _is_operator(node: str) -> bool:
     """Whether a name is that of an operator, not of a node."""
-    from ..runtime import ops as _ops  # noqa: F401 - declares them
+    return node in _operators()
 
-    return any(node == name for _, name in OPERATORS)
+
+def _operators() -> list[str]:
+    """Return the names of all operators, which are declared when an option names one."""
+    from ..runtime.ops import OPERATORS
+
+    return [name for _, name in OPERATORS]
 
 
 def _algorithms(opener: Callable[..., Any]) -> Mapping[str, Collection[str] | None]:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import backends as _backends
 from .api import Operators
-from .runtime import ops as _ops  # noqa: F401 - which several threads must not import at once
 from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
 from .runtime.errors import ModelWarning
 from .runtime.ir.custom import with_custom
-from .runtime.ir.op import OPERATORS
+from .runtime.ops import OPERATORS
 from .runtime.options import Options
 
 if TYPE_CHECKING:

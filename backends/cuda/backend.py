@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from copy import copy
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ...runtime.ir.graph import Graph, Node
@@ -39,7 +40,7 @@ class CudaBackend:
 
     def provide(self) -> None:
         """Import what claims need."""
-        from . import claims as _claims  # noqa: F401
+        import_module(".claims", __package__)
 
     def prepare(self, graph: Graph, free: Set[Node], options: Options) -> CudaBackend:
         """Return a backend that knows what is fastest in this graph, with `Options.tune`."""

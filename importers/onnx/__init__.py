@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ...runtime import ops as _ops
 from ...runtime.base.file_parts import Block
 from ...runtime.base.record import record
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.mapped import Mapped
-from ...runtime.ir.op import OPERATORS, Op
+from ...runtime.ir.op import Op
+from ...runtime.ops import OPERATORS
 from .reading.bind import bind
 from .reading.gradient import write_out_gradients
 from .reading.parse import parse
@@ -20,7 +20,6 @@ from .reading.texts import Loadable
 from .source.limits import Limits
 
 __all__ = ["Imported", "Limits", "Loadable", "load"]
-assert _ops  # registers the operators
 
 
 @record

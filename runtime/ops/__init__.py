@@ -1,5 +1,9 @@
-"""The operators of ONNX, one file per family: declaration and shape rule."""
+"""The operators of ONNX, one file per family: declaration and shape rule.
 
+Whoever looks up an operator imports `OPERATORS` from here, where all are declared.
+"""
+
+from ..ir.op import OPERATORS
 from . import (
     attention,
     boxes,
@@ -35,6 +39,7 @@ from . import (
 )
 
 __all__ = [
+    "OPERATORS",
     "attention",
     "boxes",
     "contrib_distance",

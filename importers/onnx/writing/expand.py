@@ -14,10 +14,9 @@ from typing import Any
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 from onnx.defs import OpSchema
 
-from ....runtime import ops as _ops
 from ....runtime.ir.graph import Graph, Node
 from ....runtime.ir.infer import fold_known
-from ....runtime.ir.op import OPERATORS
+from ....runtime.ops import OPERATORS
 from ..reading.bind import bind
 from ..reading.parse import parse
 from ..source.source import FileSource
@@ -25,8 +24,6 @@ from .encode import type_proto
 from .export import export
 from .restate import restated
 from .versions import newest, refusal, results_of, schema_of
-
-assert _ops  # registers the operators
 
 #: The domain of the functions, which occurs in no file.
 _DOMAIN = "tercet.functions"

@@ -309,11 +309,7 @@ def launch(
     """
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
     each, tiles_m = ceil_div(ceil_div(k, HALVES_BLOCK), splits), ceil_div(m, tile.bm)
-    nbytes = (
-        boxes.shared
-        if boxes
-        else shared(tile, each, splits, ready=ready, normalized=norm is not None)
-    )
+    nbytes = shared(tile, each, splits, ready=ready, normalized=norm is not None)
     windows = a if ready and isinstance(a, Image) else None
     if boxes:
         entry, threads, rows = "swap_f16x3_boxes", LOADERS, boxes.rows
