@@ -343,6 +343,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Conv, GlobalAveragePool ReduceMean",
     ),
     _pass(
+        "average_late",
+        "likewise: no batch norm is left between a convolution and its activation",
+        at="AveragePool, Conv",
+    ),
+    _pass(
         "merge_linear",
         "last of the arithmetic: it multiplies weights that are final",
         at="Conv Gemm",
