@@ -8,10 +8,12 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.op import Op
 from ..ops.conv import Conv
 from ..ops.movement import Slice, Split, Transpose
+from ..ops.norm import BatchNormalization
 from ..ops.pool import AveragePool, MaxPool
 from ..ops.shape import RESHAPES
 from .compose_views import rewritten, views_to
 from .editing import Builder, drop, shape_of, size_of
+from .pointwise import is_activation
 from .transpose_images import IMAGES, order_of, to_channels_first, to_channels_last
 
 #: Operators that read and store images with channels last, and from how many channels on.
@@ -23,7 +25,8 @@ def keep_pixels(graph: Graph) -> Iterator[str]:
 
     Convolutions and poolings read and store images with channels last. Where each head of an
     attention is an image (MViT), heads are swapped with the axes of pixels before and
-    behind them: with channels last in between, that copies rows instead of single elements.
+    behind them: with channels last in between, that copies rows instead of single elements. So it
+    does where attention in blocks (HaloNet) cuts heads from the channels of pixels.
     """
     for node in list(graph.nodes):
         if not isinstance(node.op, _OF_WINDOWS):
@@ -37,16 +40,17 @@ def keep_pixels(graph: Graph) -> Iterator[str]:
 
 def _read_pixels(graph: Graph, node: Node) -> bool:
     """Make the image that windows read of rows of pixels, if these are moved as they are."""
-    image = node.operands[0]
+    image = _behind_views(node.operands[0])
     made, readers, rank = image.producer, list(image.consumers), _rank_of(image)
     if rank is None or made is None or not isinstance(made.op, (Transpose, *RESHAPES)):
         return False
     first, chain = to_channels_first(rank), views_to(made)
     if order_of(made) == first or not any(isinstance(each.op, Transpose) for each in chain):
         return False
-    if not all(isinstance(each.op, _OF_WINDOWS) for each in readers):
+    if not all(isinstance(each.op, _OF_WINDOWS) or _follows(each) for each in readers):
         return False
-    add = Builder(graph, node, made.name, (made,))
+    first_reader = min(readers, key=lambda each: each.position)
+    add = Builder(graph, first_reader, made.name, (made,))
     transpose = add.node(Transpose(perm=to_channels_last(rank)), image)
     chain = views_to(transpose)
     parts = [chain[start:] for start in range(len(chain) - 1)]
@@ -83,6 +87,18 @@ def _store_pixels(graph: Graph, node: Node, transpose: Sequence[Node]) -> bool:
     return made is not None
 
 
+def _behind_views(image: Value) -> Value:
+    """Return the image that nodes of any order make another one of, one after the other."""
+    while (node := image.producer) is not None and _follows(node) and len(image.consumers) == 1:
+        image = node.operands[0]
+    return image
+
+
+def _follows(node: Node) -> bool:
+    """Whether a node treats the elements of one image alone, in whichever order they are."""
+    return is_activation(node) or isinstance(node.op, BatchNormalization)
+
+
 def _transposes_of(image: Value) -> Iterator[list[Node]]:
     """Yield the transposes of an image, and of views of it, each with the views before."""
     for reader in image.consumers:
@@ -101,9 +117,11 @@ def _rank_of(image: Value) -> int | None:
 
 
 def _holds_pixels(rows: Value, image: Value) -> bool:
-    """Whether the last axis consists of whole pixels of an image."""
+    """Whether the last axis consists of whole pixels of an image, or of heads of pixels."""
     last, channels = size_of(rows, -1), size_of(image, 1)
-    return isinstance(last, int) and isinstance(channels, int) and last % channels == 0
+    if not isinstance(last, int) or not isinstance(channels, int):
+        return False
+    return last % channels == 0 or (last >= _CHANNELS and channels % last == 0)
 
 
 def _keep_rows(ops: Sequence[Op]) -> bool:

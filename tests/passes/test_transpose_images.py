@@ -11,7 +11,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Mul, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Pad, Slice, Transpose
-from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.norm import BatchNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze
 
 from .graphs import apply, assert_same, make, normal, optimised
@@ -111,6 +111,30 @@ def test_heads_of_a_video_are_images_of_pixels(heads: int) -> None:
     assert before is not None
     assert before.op == Transpose(perm=(0, 4, 1, 2, 3))
     assert behind.op == Transpose(perm=(0, 2, 3, 4, 1))
+    assert_same(graph, after)
+
+
+def test_heads_of_blocks_of_pixels() -> None:
+    """Attention in blocks (HaloNet): heads are parts of pixels, also behind a batch norm."""
+    half, heads = SIDE // 2, N * HEADS
+    channels = [np.abs(normal(WIDTH)) + 1 for _ in range(4)]
+
+    def build(g: Graph, x: Value) -> Value:
+        cut = apply(g, Reshape(), depthwise(g, x), ints(heads, SIZE, 2, half, 2, half))
+        blocks = apply(g, Transpose(perm=(0, 1, 3, 5, 2, 4)), cut)
+        blocks = apply(g, Reshape(), blocks, ints(heads, SIZE, half * half, 4))
+        rows = apply(g, Transpose(perm=(0, 3, 2, 1)), blocks)
+        rows = apply(g, Transpose(perm=(0, 3, 2, 1)), apply(g, Softmax(axis=2), rows))
+        back = apply(g, Reshape(), rows, ints(heads, SIZE, half, half, 2, 2))
+        back = apply(g, Transpose(perm=(0, 1, 4, 2, 5, 3)), back)
+        image = apply(g, Reshape(), back, ints(N, WIDTH, SIDE, SIDE))
+        return depthwise(g, apply(g, Relu(), apply(g, BatchNormalization(), image, *channels)))
+
+    graph = make(build, (N, WIDTH, SIDE, SIDE))
+    after, _ = optimised(graph)
+    found = perms(after)
+    assert found.count((0, 2, 3, 1)) == found.count((0, 3, 1, 2)) == 1
+    assert all(perm[-1] == len(perm) - 1 for perm in found if perm and len(perm) > 4)
     assert_same(graph, after)
 
 
