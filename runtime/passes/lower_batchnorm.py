@@ -13,11 +13,11 @@ from ..ops.pool import AveragePool, MaxPool
 from .driver import Context, Reason
 from .editing import Builder, drop, dtype_of, rank_of, shape_of, stand_in
 from .fold_batchnorm import folded, written
-from .fold_prenorm import layer_behind, taking
 from .fusion import refusal
 from .pointwise import is_elementwise
 from .rounding import Unfit
 from .sink_transposes import layer_before
+from .takers import layer_behind, taking
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:

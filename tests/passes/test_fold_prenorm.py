@@ -13,8 +13,10 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Relu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
-from tercet.runtime.ops.norm import BatchNormalization
-from tercet.runtime.ops.pool import AveragePool
+from tercet.runtime.ops.norm import BatchNormalization, Softmax
+from tercet.runtime.ops.pool import AveragePool, GlobalAveragePool
+from tercet.runtime.ops.reduce import ReduceMean
+from tercet.runtime.ops.shape import Flatten, Reshape
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -41,6 +43,36 @@ READERS: dict[str, Build] = {
     "pooled at the edge": pooled(conv(6, 8, 1, 1), kernel_shape=(3, 3), pads=(1,) * 4),
     "two": lambda g, x: apply(g, Add(), conv(6, 8, 1, 1)(g, x), conv(6, 8, 1, 1)(g, x)),
 }
+
+
+def rows(g: Graph, x: Value) -> Value:
+    """Rows of pixels."""
+    pixels = apply(g, Reshape(), x, np.array((0, 0, -1), np.int64))
+    return apply(g, Transpose(perm=(0, 2, 1)), pixels)
+
+
+def queries_and_keys(g: Graph, x: Value) -> Value:
+    """As in NextViT: queries of pixels, keys of normalized averages of 5 pixels."""
+    pixels = apply(g, Reshape(), x, np.array((0, 0, -1), np.int64))
+    some = apply(g, AveragePool(kernel_shape=(5,), strides=(5,)), pixels)
+    some = apply(g, Transpose(perm=(0, 2, 1)), batchnorm(g, some, 8))
+    keys = apply(g, Softmax(axis=1), apply(g, MatMul(), some, normal(8, 4)))
+    queries = apply(g, Add(), apply(g, MatMul(), rows(g, x), normal(8, 4)), normal(4))
+    return apply(g, MatMul(), queries, apply(g, Transpose(perm=(0, 2, 1)), keys))
+
+
+#: What reads it behind averages and views.
+FAR_READERS: dict[str, Build] = {
+    "rows": lambda g, x: apply(g, MatMul(), rows(g, x), normal(8, 5)),
+    "queries and keys": queries_and_keys,
+    "averaged": lambda g, x: apply(
+        g, Gemm(transB=1), apply(g, Flatten(), apply(g, GlobalAveragePool(), x)), normal(5, 8)
+    ),
+    "a mean": lambda g, x: apply(
+        g, Gemm(), apply(g, ReduceMean(keepdims=0), x, np.array((2, 3), np.int64)), normal(8, 5)
+    ),
+    "flattened": lambda g, x: apply(g, Gemm(), apply(g, Flatten(), x), normal(240, 5)),
+}
 #: What reads it and cannot take it over.
 OTHER_READERS: dict[str, Build] = {
     "padded": conv(6, 8, 3, 3, pads=(1,) * 4),
@@ -49,6 +81,18 @@ OTHER_READERS: dict[str, Build] = {
     "a residual": lambda g, x: apply(g, Add(), conv(8, 8, 1, 1)(g, x), x),
     "padding that counts": pooled(
         conv(6, 8, 1, 1), kernel_shape=(3, 3), pads=(1,) * 4, count_include_pad=1
+    ),
+    "a mean of channels": lambda g, x: apply(
+        g,
+        Gemm(),
+        apply(g, ReduceMean(keepdims=0), x, np.array((1, 2), np.int64)),
+        normal(6, 5),
+    ),
+    "rows of another size": lambda g, x: apply(
+        g, MatMul(), apply(g, Reshape(), x, np.array((0, 6, 5, 8), np.int64)), normal(8, 5)
+    ),
+    "rows that are normalized": lambda g, x: apply(
+        g, MatMul(), apply(g, Softmax(), rows(g, x)), normal(8, 5)
     ),
 }
 
@@ -69,6 +113,16 @@ def test_layers_take_it_over(name: str) -> None:
     assert log.counts["fold_prenorm"] == 1
     assert "BatchNormalization" not in kinds(after)
     assert len(after.nodes) == len(graph.nodes) - 1
+    assert_same(graph, after, 2, 8, 5, 6)
+
+
+@pytest.mark.parametrize("name", FAR_READERS)
+def test_layers_behind_averages_and_views_take_it_over(name: str) -> None:
+    graph = behind(FAR_READERS[name])
+    after, log = optimised(graph, skip=OTHERS)
+    assert log.counts["fold_prenorm"] == kinds(graph).count("BatchNormalization")
+    assert "BatchNormalization" not in kinds(after)
+    assert "Mul" not in kinds(after)
     assert_same(graph, after, 2, 8, 5, 6)
 
 
