@@ -16,6 +16,7 @@ float32, in particular:
 - comparisons, ArgMax, TopK, NonMaxSuppression (ties); what ONNX lacks: Shrink of bfloat16
 - readers of a constant that half precision cannot represent, such as the -3e38 of a mask
 - first layers that read few columns of an input (`half_first`), but their results are half
+- all steps of an unrolled recurrence, if some of them are (`half_steps`)
 - the nodes in `Options.keep_float32`
 
 A convolution by computed filters that nothing bounds is half precision after all if it only reads
@@ -76,6 +77,7 @@ from .half_forms import (
     vanishes_in_sum,
 )
 from .half_operators import FOLLOWERS, LEADERS
+from .half_steps import wide_steps
 from .range_rules import ranges_of
 from .ranges import Ranges, large_constants, measured_in
 
@@ -162,6 +164,7 @@ class _Narrow:
         self._fragile = fragile_nodes(graph, ranges)
         self._rounded = weights
         self._masks: dict[tuple[Value, bool], Value] = {}
+        self._fragile |= wide_steps(graph, lambda node: self._bears(node, self._wide_inputs(node)))
 
     def suits(self, node: Node) -> bool:
         """Whether a node should compute in half precision."""
