@@ -267,13 +267,31 @@ def test_what_others_read_is_moved_for_all(emulated: CudaBackend) -> None:
 
 
 @needs_compiler
-def test_few_channels_last_take_several_passes(emulated: CudaBackend) -> None:
+@pytest.mark.parametrize(("serial", "one"), [(64, True), (4, False)])
+def test_few_channels_last_take_several_passes(
+    serial: int, one: bool, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sums over pixels of channels-last images are far apart, whatever order was expected."""
+    monkeypatch.setattr(reduction_kernel, "MAX_SERIAL", serial)
     net = Net()
     image = net.apply(Conv(), net.input(1, 8, 40, 40), normal(32, 8, 1, 1))
     parts = net.graph.insert(Split(axis=1, num_outputs=2), [image], 2).outputs
     total = net.apply(Add(), *parts)
     net.graph.set_outputs({"y": net.apply(ReduceMean(), total, axes(2, 3))})
     infer(net.graph)
-    assert FILE not in {launch.source.file for launch in launches(planned(net.graph))}
+    assert (FILE in {launch.source.file for launch in launches(planned(net.graph))}) == one
     compare(Sample(net.graph, net.feeds), emulated)
+
+
+@needs_compiler
+@pytest.mark.parametrize("fold", [ReduceSum, ReduceMax, ReduceLogSumExp])
+def test_many_rows_are_read_in_wide_words(fold: type[Reduce], emulated: CudaBackend) -> None:
+    """Sums of branches over all pixels (SKNet, ResNeSt), by more threads than a warp has."""
+    net = Net()
+    branches = [net.input(2, 14, 15, 32, dtype=float16) for _ in range(2)]
+    net.graph.set_outputs({"y": net.apply(fold(), net.apply(Add(), *branches), axes(1, 2))})
+    infer(net.graph)
+    (launch,) = (each for each in launches(planned(net.graph)) if each.source.file == FILE)
+    constants = dict(launch.source.constants)
+    assert (constants["VECTOR"], constants["SHARES"]) == (8, 128)
+    compare(Sample(net.graph, net.feeds), emulated, error=1e-3)

@@ -32,8 +32,11 @@ THREADS, WARP = 256, 32
 MAX_OPERANDS = 8
 #: Threads that keep a GPU busy: fewer results are shared by more threads each.
 ENOUGH = 1 << 16
-#: Threads that share a result whose elements are far apart, so that a block's rows stay wide.
-MAX_SHARES = 16
+#: Threads that share a result whose elements are far apart, where these are few.
+FEW_SHARES = 16
+#: Rows of such elements that a thread reduces alone at most, before it reads the widest words, and
+#: more threads share a result, while those of a block read as many adjacent bytes of a row.
+MAX_ROWS, SECTOR = 8, 32
 #: Vectors of a row that a thread reduces where there are many rows: with one, a warp would end
 #: before the next one starts.
 SERIAL = 4
@@ -170,7 +173,8 @@ def _spread(
     along = not result[-1]
     heads = (operands[0] if along else y, *operands)
     vector, reads = vector_of(heads, sizes, merged[: 2 * n + 1], walks)
-    shares, vector = _shares(results, count, vector, along=along)
+    itemsize = max(each.dtype.itemsize for each in operands)
+    shares, vector = _shares(results, count, vector, itemsize, along=along)
     blocks = ceil_div(results * shares, THREADS * (1 if along else vector))
     if blocks < FEW_BLOCKS and count > MAX_SERIAL * shares * (vector if along else 1):
         return f"{count} elements for each of {results} results"
@@ -197,7 +201,9 @@ def _spread(
     return _Spread(results, count, vector, shares, along, index, args, tuple(constants))
 
 
-def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int, int]:
+def _shares(
+    results: int, count: int, vector: int, itemsize: int, *, along: bool
+) -> tuple[int, int]:
     """Return how many threads share a result, and how many adjacent elements each computes.
 
     Lanes of a warp read adjacent elements; beyond that, threads share results that are few.
@@ -211,9 +217,15 @@ def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int,
         while shares < THREADS and results * shares < ENOUGH and steps > 4 * shares:
             shares *= 2
         return shares, vector
-    while vector > 1 and results // vector * min(count, MAX_SHARES) < ENOUGH:
+    widest = vector
+    while vector > 1 and results // vector * min(count, FEW_SHARES) < ENOUGH:
         vector //= 2
     shares = 1
-    while shares < MAX_SHARES and results // vector * shares < ENOUGH and count >= 2 * shares:
+    while shares < FEW_SHARES and results // vector * shares < ENOUGH and count >= 2 * shares:
         shares *= 2
-    return shares, vector
+    if count <= MAX_ROWS * shares:
+        return shares, vector
+    most = max(FEW_SHARES, THREADS * widest * itemsize // SECTOR)
+    while shares < min(most, THREADS) and results // widest * shares < ENOUGH:
+        shares *= 2
+    return shares, widest

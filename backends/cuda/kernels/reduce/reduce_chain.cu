@@ -74,18 +74,26 @@ reduce_chain(Y* y, Ints strides, Index results, Ints sizes, Ints factors, Ints s
             state[0] = combine(state[0], shuffle_xor(state[0], other));
     }
     // Neighbours have exchanged what they have if they are lanes of a warp.
-    constexpr int LANES = ALONG ? (SHARES < 32 ? SHARES : 32) : 1;
-    if constexpr (SHARES > LANES) {
+    if constexpr (ALONG && SHARES > 32) {
+        __shared__ State shares[THREADS];
+        shares[threadIdx.x] = state[0];
+        __syncthreads();
+        if (share == 0)
+#pragma unroll
+            for (int k = 32; k < SHARES; k += 32) state[0] = combine(state[0], shares[threadIdx.x + k]);
+    }
+    if constexpr (!ALONG && SHARES > 1) {
         __shared__ State shares[COLUMNS][THREADS];
 #pragma unroll
-        for (int q = 0; q < COLUMNS; ++q) shares[q][threadIdx.x] = state[q];
-        __syncthreads();
-        if (share == 0) {
+        for (int half = SHARES / 2; half; half /= 2) {
+            if (share >= half && share < 2 * half)
 #pragma unroll
-            for (int k = LANES; k < SHARES; k += LANES)
+                for (int q = 0; q < COLUMNS; ++q) shares[q][threadIdx.x] = state[q];
+            __syncthreads();
+            if (share < half)
 #pragma unroll
                 for (int q = 0; q < COLUMNS; ++q)
-                    state[q] = combine(state[q], shares[q][threadIdx.x + k * (ALONG ? 1 : OF_BLOCK)]);
+                    state[q] = combine(state[q], shares[q][threadIdx.x + half * OF_BLOCK]);
         }
     }
     if (share || i >= results) return;
