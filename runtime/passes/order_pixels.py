@@ -16,10 +16,11 @@ from ..ops.cuts import reduced_axes
 from ..ops.movement import Transpose
 from ..ops.norm import BatchNormalization
 from ..ops.reduce import Reduce
-from ..ops.shape import Unsqueeze
+from ..ops.shape import RESHAPES, Unsqueeze
 from .driver import Context
-from .editing import Builder, drop, rank_of
+from .editing import Builder, drop, rank_of, shape_of
 from .pointwise import is_elementwise
+from .scores import axis_groups
 from .transpose_images import Order, order_of, to_channels_first
 
 
@@ -50,9 +51,38 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         drop(graph, node)
         yield f"{last.kind} '{last.name}' reduces pixels that '{node.name}' would have moved"
     for node in [node for node in graph.nodes if isinstance(node.op, Reduce)]:
+        text = _reduce_whole(graph, node) if node in graph else ""
+        if text:
+            yield text
+    for node in [node for node in graph.nodes if isinstance(node.op, Reduce)]:
         text = _reduce_before(graph, node)
         if text:
             yield text
+
+
+def _reduce_whole(graph: Graph, node: Node) -> str:
+    """Reduce a transposed axis instead of the several ones that a view makes of it.
+
+    Rows of pixels become an image whose pixels are averaged (MetaFormers).
+    """
+    image = node.operands[0]
+    view, axes = image.producer, reduced_axes(node)
+    rows = view.operands[0] if view is not None and isinstance(view.op, RESHAPES) else None
+    moved = None if rows is None else rows.producer
+    if rows is None or moved is None or axes is None or order_of(moved) is None:
+        return ""
+    source, made = shape_of(rows), shape_of(image)
+    if source is None or made is None or graph.sole_consumer(image) is not node:
+        return ""
+    groups = [each for each in axis_groups(source, made) if not set(each[1]).isdisjoint(axes)]
+    whole = [axis for one, _ in groups for axis in one]
+    if sorted(axis for _, parts in groups for axis in parts) != [*axes] or len(whole) >= len(axes):
+        return ""
+    add = Builder(graph, node, node.name, (node,))
+    total = add(replace(node.op, keepdims=0), rows, add.integers(whole, "axes"))
+    graph.redirect(node.output, add.view(total, node.output.tensor.dims))
+    drop(graph, node)
+    return f"{node.kind} '{node.name}' reduces {len(whole)} axes instead of {len(axes)}"
 
 
 def _reduce_before(graph: Graph, node: Node) -> str:

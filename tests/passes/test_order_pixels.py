@@ -8,8 +8,10 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Mul, Relu
+from tercet.runtime.ops.matmul import Gemm
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.reduce import Reduce, ReduceMax, ReduceMean
+from tercet.runtime.ops.shape import Flatten, Reshape
 
 from .graphs import apply, assert_same, batchnorm, make, normal, optimised
 
@@ -84,6 +86,34 @@ def test_two_moves_are_one() -> None:
 
 def single(g: Graph, x: Value) -> Value:
     return layers(g, x, (0, 3, 2, 1), ReduceMax(keepdims=0), (2,))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_rows_become_no_image_for_its_mean(keepdims: int) -> None:
+    """The last pixels of MetaFormers are rows, which are transposed to an image to be averaged."""
+
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Relu(), x))
+        image = apply(g, Reshape(), turned, np.array((2, CHANNELS, 3, 5)))
+        mean = apply(g, ReduceMean(keepdims=keepdims), image, np.array((2, 3)))
+        return apply(g, Gemm(), apply(g, Flatten(), mean), normal(CHANNELS, 4))
+
+    graph = make(build, (2, 15, CHANNELS))
+    after, log = optimised(graph)
+    assert log.counts["order_pixels"] == 2
+    assert orders(after) == []
+    assert_same(graph, after, 2, 15, CHANNELS)
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (2,), (0, 2, 3)])
+def test_parts_of_rows_are_reduced_as_an_image(axes: Axes) -> None:
+    def build(g: Graph, x: Value) -> Value:
+        turned = apply(g, Transpose(perm=(0, 2, 1)), apply(g, Relu(), x))
+        image = apply(g, Reshape(), turned, np.array((2, CHANNELS, 3, 5)))
+        return apply(g, ReduceMean(), image, np.array(axes))
+
+    graph = make(build, (2, 15, CHANNELS))
+    assert_same(graph, optimised(graph)[0], 2, 15, CHANNELS)
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
