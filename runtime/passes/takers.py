@@ -160,7 +160,7 @@ def layer_behind(graph: Graph, node: Node, affine: Affine) -> LinearLayer | None
     """
     found = _takers_at(graph, node, 1, affine) if isinstance(node.op, AveragePool) else None
     if found is not None:
-        return found[0].layer if len(found) == 1 else None
+        return found[0].layer if len(found) == 1 and found[0].affine is affine else None
     return None if node.inputs[0] in node.inputs[1:] else _layer(node, affine[0].size)
 
 

@@ -10,7 +10,8 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.matmul import Gemm
-from tercet.runtime.ops.pool import MaxPool
+from tercet.runtime.ops.pool import AveragePool, MaxPool
+from tercet.runtime.ops.shape import Flatten
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
@@ -45,6 +46,12 @@ def of_sums(g: Graph, x: Value) -> Value:
     return apply(g, Mul(), batchnorm(g, rows, CHANNELS), rows)
 
 
+def before_a_flattened_sum(g: Graph, x: Value) -> Value:
+    """A layer reads the sum's pixels, some pooled, in one row."""
+    pooled = apply(g, AveragePool(kernel_shape=(3, 3), strides=(3, 3)), before_a_sum(g, x))
+    return apply(g, Gemm(), apply(g, Flatten(), pooled), normal(9 * CHANNELS, 5))
+
+
 def of_pooled(g: Graph, x: Value) -> Value:
     y = batchnorm(g, apply(g, MaxPool(kernel_shape=(3, 3)), x), CHANNELS)
     return apply(g, Sigmoid(), y)
@@ -54,7 +61,7 @@ def of_pooled(g: Graph, x: Value) -> Value:
     ("build", "shape"),
     [
         (of_pooled, IMAGE),
-        *((between_depthwise, IMAGE), (before_a_sum, IMAGE)),
+        *((between_depthwise, IMAGE), (before_a_sum, IMAGE), (before_a_flattened_sum, IMAGE)),
         *((of_rows, (3, CHANNELS)), (of_sums, (3, CHANNELS))),
     ],
 )
