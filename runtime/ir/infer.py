@@ -12,6 +12,7 @@ from .dtypes import FLOATS
 from .graph import Graph, Node
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
+from .own_names import named
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]
@@ -52,7 +53,7 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         reason = f"has {len(node.outputs)} outputs; the operator gives {len(results)}"
         raise ModelError(reason, file=file, where=_where(node))
     for value, type_ in zip(node.outputs, results, strict=False):
-        value.type = _merge(type_, value.type) or without_shapes(value.declared)
+        value.type = named(_merge(type_, value.type) or without_shapes(value.declared))
 
 
 #: The names of types of values in errors.

@@ -6,11 +6,13 @@ with the same size in all inputs is relied on, and any other counts as an unknow
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Generator, Iterable, Mapping, Set
+from contextlib import contextmanager
 
 from .graph import Graph, Value
 from .grown import Grown
 from .infer import infer
+from .own_names import OwnNames, named, naming, sizes_in, unnamed
 from .types import TensorType, ValueType
 
 #: The sizes of each symbol, each with the first input that has it.
@@ -59,3 +61,20 @@ def loosened(graph: Graph, symbols: Set[str]) -> Graph:
             value.type = None
     infer(copy)
     return copy
+
+
+@contextmanager
+def sizes_named(graph: Graph) -> Generator[None]:
+    """Meanwhile, each unknown size of a graph's tensors has a name; see `own_names`."""
+    names = OwnNames(graph)
+    try:
+        with naming(names):
+            if None in sizes_in(graph):
+                for value in graph.inputs:
+                    value.type = named(value.type)
+                infer(graph)
+            yield
+    finally:
+        for each in graph.graphs() if names.given else ():
+            for value in each.values.values():
+                value.type = unnamed(value.type, names.given)

@@ -6,7 +6,13 @@ counted, and `Options.stop_at` stops after any number of them; `tercet bisect` r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ir.graph import Graph
+from ..ir.op import Op
+from ..ir.own_names import naming
+from ..ir.symbols import sizes_named
+from ..ir.types import Array
 from .driver import Context, Evaluate, InModule, Pass, PassOptions, Rewrite, Rewrites, run_passes
 from .inline_bodies import lower
 
@@ -486,7 +492,7 @@ def optimise(
     evaluate: Evaluate,
     rewrites: Rewrites,
 ) -> None:
-    """Run `passes` on `graph` in place.
+    """Run `passes` on `graph` in place, while unknown sizes of its inputs have names.
 
     Args:
         graph: with inferred types (`ir.infer.infer`).
@@ -495,4 +501,10 @@ def optimise(
         evaluate: runs one operator on arrays.
         rewrites: gets one entry per rewrite.
     """
-    run_passes(graph, passes, Context(options, evaluate), rewrites)
+
+    def run_alone(op: Op, given: Sequence[Array | None], count: int) -> Sequence[Array] | None:
+        with naming(None):
+            return evaluate(op, given, count)
+
+    with sizes_named(graph):
+        run_passes(graph, passes, Context(options, run_alone), rewrites)

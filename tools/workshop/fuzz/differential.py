@@ -50,6 +50,7 @@ from .variants import (
     with_functions,
     with_names,
     with_pieces,
+    with_unknown_sizes,
 )
 from .whole_biases import with_whole_biases
 
@@ -279,28 +280,32 @@ def of_other_sizes(
     """Yield what one loaded model does wrong with inputs of several sizes.
 
     Args:
-        case: a model, whose sizes all get names.
+        case: a model, whose sizes all get names, or are unknown.
         dice: draws sizes.
         skip: passes that are left out.
         check: whether onnxruntime has to take these sizes, and doubts are due; else NaN may not
             come out.
     """
-    named, rng = with_names(case.proto), np.random.default_rng(dice.getrandbits(32))
-    with load(named, skip=skip) as held, load(named, stop_at=0) as plain:
-        for round_ in range(4):
-            feeds = resized(case.feeds, dice, rng) if round_ else case.feeds
-            try:
-                if check and not _is_empty(feeds):  # else it may divide by 0
-                    run_onnxruntime(named, feeds, "ORT_DISABLE_ALL")
-                expected = flat(plain.run(feeds))
-            except (*onnxruntime_errors(), TercetError):
-                continue  # the graph is for some sizes alone
-            if not check and any(has_nan(data) for data in expected.values()):
-                continue
-            found = flat(held.run(feeds))
-            shapes = {name: data.shape for name, data in feeds.items()}
-            case.tried["of no elements" if _is_empty(feeds) else "of other sizes"] += 1
-            yield from Case(named, feeds, expected).against(f"of {shapes}", found, doubts=check)
+    rng = np.random.default_rng(dice.getrandbits(32))
+    models = {"other": with_names(case.proto), "unknown": with_unknown_sizes(case.proto, dice)}
+    for kind, model in models.items():
+        with load(model, skip=skip) as held, load(model, stop_at=0) as plain:
+            for round_ in range(4):
+                feeds = resized(case.feeds, dice, rng) if round_ else case.feeds
+                try:
+                    if check and not _is_empty(feeds):  # else it may divide by 0
+                        run_onnxruntime(model, feeds, "ORT_DISABLE_ALL")
+                    expected = flat(plain.run(feeds))
+                except (*onnxruntime_errors(), TercetError):
+                    continue  # the graph is for some sizes alone
+                if not check and any(has_nan(data) for data in expected.values()):
+                    continue
+                found = flat(held.run(feeds))
+                shapes = {name: data.shape for name, data in feeds.items()}
+                case.tried["of no elements" if _is_empty(feeds) else f"of {kind} sizes"] += 1
+                yield from Case(model, feeds, expected).against(
+                    f"of {kind} {shapes}", found, doubts=check
+                )
 
 
 def _is_empty(feeds: Arrays) -> bool:

@@ -202,22 +202,40 @@ def with_names(proto: ModelProto) -> ModelProto:
     return model
 
 
+def with_unknown_sizes(proto: ModelProto, dice: Random) -> ModelProto:
+    """Return the model with inputs of which sizes are unknown, or have names that others have."""
+    model = ModelProto()
+    model.CopyFrom(proto)
+    for given in model.graph.input:
+        for dim in given.type.tensor_type.shape.dim:
+            dim.Clear()
+            if dice.random() < 0.3:
+                dim.dim_param = dice.choice("nm")
+    return model
+
+
 def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) -> dict[str, Array]:
-    """Return inputs of which one size is another one, maybe 0, wherever it occurs."""
+    """Return inputs of which one size is another one, maybe 0, wherever it occurs, or once."""
     sizes = sorted({size for data in feeds.values() for size in data.shape})
     if not sizes:
         return dict(feeds)
     old, new = dice.choice(sizes), dice.choice((0, 1, 2, 3, 4, 5, 9, 12))
-    at = dice.choice(("all", "first"))
+    at, only = dice.choice(("all", "first", "once")), dice.choice(list(feeds))
+    places = [axis for axis, size in enumerate(feeds[only].shape) if size == old]
+    once = dice.choice(places) if places else None
     found: dict[str, Array] = {}
     for name, data in feeds.items():
         shape = [
-            new if size == old and (at == "all" or axis == 0) else size
+            new if size == old and _is_due(at, axis, once if name == only else None) else size
             for axis, size in enumerate(data.shape)
         ]
         some = data.ravel() if data.size else np.zeros(1, data.dtype)
         found[name] = rng.choice(some, shape).astype(data.dtype)
     return found
+
+
+def _is_due(at: str, axis: int, once: int | None) -> bool:
+    return axis == once if at == "once" else at == "all" or axis == 0
 
 
 def in_dtype(
