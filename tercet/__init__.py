@@ -62,7 +62,8 @@ if _TYPE_CHECKING:
     from .tools.compare.layers import Layers, compare_layers
     from .tools.compress.compress import Compression, compress
     from .tools.doctor.doctor import Diagnosis, diagnose
-    from .tools.export.export import ExportResult, export, extract, simplify
+    from .tools.export.export import export, extract, simplify
+    from .tools.export.writing import ExportResult
     from .tools.inspect.inspection import Inspection, inspect
     from .tools.profile.profiling import Profile, profile
     from .tools.report.report import Report, report
@@ -145,7 +146,7 @@ _LAZY = {
     "CudaKernel": ".backends.cuda.custom",
     "CustomOperator": ".runtime.ir.custom",
     "Diagnosis": ".tools.doctor.doctor",
-    "ExportResult": ".tools.export.export",
+    "ExportResult": ".tools.export.writing",
     "Generation": ".generation.result",
     "Generator": ".generation.generator",
     "Inspection": ".tools.inspect.inspection",

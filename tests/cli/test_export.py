@@ -12,6 +12,7 @@ import pytest
 
 import tercet as api
 from tercet.tools.export import export as module
+from tercet.tools.export import writing
 
 from . import models
 from .conftest import Tercet
@@ -166,7 +167,7 @@ def test_simplify_tells_what_is_wrong(
     tercet: Tercet, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     """The optimised graph is right; what is written loses the bias of the dense layer."""
-    genuine = module.save
+    genuine = writing.save
 
     def damaged(graph, *arguments, **named):
         copy = graph.clone()
@@ -174,7 +175,7 @@ def test_simplify_tells_what_is_wrong(
         copy.set_inputs(node, node.inputs[:2])
         return genuine(copy, *arguments, **named)
 
-    monkeypatch.setattr(module, "save", damaged)
+    monkeypatch.setattr(writing, "save", damaged)
     done = tercet("simplify", "classifier.onnx", "out.onnx", "--precision", precision)
     assert done.code == 1
     assert "MISMATCH" in done.out
@@ -239,6 +240,34 @@ def test_weights_stay_quantized(tercet: Tercet, folder: Path) -> None:
         for name in ("quantized.onnx", "out.onnx")
     )
     np.testing.assert_array_equal(before, after)
+
+
+OTHER_DOMAINS = """<ir_version: 8, opset_import: ["": 13, "com.microsoft": 1]>
+g (float[2, 3, 8] q, float[2, 3, 8] k) => (float[2, 3, 8] y) <float[8] one = {1,1,1,1,1,1,1,1}> {
+    a = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, k)
+    b = com.microsoft.SkipLayerNormalization (a, q, one, one)
+    y = com.microsoft.QuickGelu (b)
+}"""
+
+
+def test_without_passes_the_opset_stays(folder: Path) -> None:
+    """Operators of other domains are no younger than the file when they are written out."""
+    from onnxruntime import InferenceSession
+
+    proto, rng = onnx.parser.parse_model(OTHER_DOMAINS), np.random.default_rng(0)
+    feeds = {name: rng.standard_normal((2, 3, 8), np.float32) for name in "qk"}
+    expected = np.asarray(InferenceSession(proto.SerializeToString()).run(None, feeds)[0])
+    for done in (api.export(proto, optimise=False), api.extract(proto, outputs=["y"])):
+        assert done.opsets == {"": 13}
+        found = InferenceSession(done.proto.SerializeToString()).run(None, feeds)[0]
+        np.testing.assert_allclose(np.asarray(found), expected, rtol=0, atol=1e-5)
+    assert api.export(proto).opsets == {"": 24}
+
+
+def test_what_the_opset_of_the_file_lacks_is_written_in_a_newer_one() -> None:
+    text = """<ir_version: 8, opset_import: ["": 13, "com.microsoft": 1]>
+    g (float[3, 4] x) => (float[3, 4] y) { y = com.microsoft.Trilu (x) }"""
+    assert api.export(onnx.parser.parse_model(text), optimise=False).opsets == {"": 14}
 
 
 @pytest.mark.parametrize("rows", ["5", "n"])

@@ -37,7 +37,7 @@ from ..common.inputs import Asked, Given, Inputs, asked
 from ..common.measure import Repeat, Timing, interleave, timed
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..profile.device_time import device_times
 from ..runners.runners import (
     Runner,

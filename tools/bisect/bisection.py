@@ -35,7 +35,7 @@ from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..compare.importing import changed_by_import
 from ..compare.layer_matcher import Layer, LayerMatcher
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..runners.replay import (
     BackendPlayer,
     FilePlayer,

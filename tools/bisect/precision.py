@@ -34,7 +34,7 @@ from ..common.search import smallest
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..common.views import shown
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..runners.replay import Player, open_player, prepared
 from ..runners.runners import RunnerSettings, check_options
 from ..verdict.error_bounds import flat

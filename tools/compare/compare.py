@@ -21,7 +21,7 @@ from ..common.inputs import Given, Inputs, asked
 from ..common.measure import Repeat, Timing
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..runners.runners import (
     RunnerSettings,
     check_names,

@@ -25,7 +25,7 @@ from ..common.deadline import time_limit
 from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..runners.replay import (
     FilePlayer,
     Player,

@@ -34,7 +34,7 @@ from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.nested import flat
 from ..common.shapes import Dims, Shapes
 from ..common.views import shown
-from ..export.export import ExportResult, said_in, write_model
+from ..export.writing import ExportResult, said_in, write_model
 from ..verdict.accuracy import distance_of
 from .codec import MAX_BITS, gaps_of, huffman_bytes, pruned, shared
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ..common.console import STYLES, bytes_text, counted, facts, grid
-from .export import ExportResult
+from .writing import ExportResult
 
 
 def show_exported(console: Console, found: ExportResult) -> None:

@@ -47,7 +47,7 @@ from ..common.inputs import explained
 from ..common.roofline import Rates
 from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from ..common.views import shown
-from ..export.export import model_title
+from ..export.writing import model_title
 from .capability import Capability, capabilities_of
 from .lint import Finding
 from .lint import lint as findings_of

@@ -31,7 +31,7 @@ from ..common.roofline import Share, lost_where, shares_of
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..common.views import shown
-from ..export.export import model_title
+from ..export.writing import model_title
 from .device_time import RowClock, row_clock
 from .memory_map import ArenaMap, arenas_of
 from .peaks import Peaks, peaks_of

@@ -27,7 +27,7 @@ from ..common.deadline import limited
 from ..common.inputs import explained
 from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from ..common.views import shown
-from ..export.export import model_title
+from ..export.writing import model_title
 from ..inspect.paper import describe_target, needing_cuda_packages, target_of
 from .algorithms import on_paper
 

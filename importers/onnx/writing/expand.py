@@ -41,15 +41,15 @@ def expanded(graph: Graph, version: int) -> Graph:
     Returns:
         A new graph; the same one if nothing can be expanded.
     """
-    if not _lacking(graph, version):
+    if not lacking(graph, version):
         return graph
     before, graph = graph, graph.clone()
     if not fold_known(graph):  # known elements need not be inputs
         graph = before
     for _ in range(_MAX_ROUNDS):
         graph = restated(graph, version)
-        lacking = _lacking(graph, version)
-        model = _calling(graph, [n for n in lacking if _schema(n) is not None], centered=True)
+        unknown = lacking(graph, version)
+        model = _calling(graph, [n for n in unknown if _schema(n) is not None], centered=True)
         if model is None:
             return graph
         graph = _read_back(model)
@@ -75,18 +75,18 @@ def defined(graph: Graph, which: Callable[[Node], bool]) -> Graph:
     return graph
 
 
+def lacking(graph: Graph, version: int) -> list[Node]:
+    """Return the nodes that an opset cannot express."""
+    results = results_of(graph)
+    own = (node for node in graph.walk() if not node.op.domain)
+    return [node for node in own if refusal(node, version, results)]
+
+
 def _read_back(model: ModelProto) -> Graph:
     source = FileSource()
     graph, _ = bind(parse(model, source), OPERATORS, source)
     fold_known(graph)
     return graph
-
-
-def _lacking(graph: Graph, version: int) -> list[Node]:
-    """Return the nodes that an opset cannot express."""
-    results = results_of(graph)
-    own = (node for node in graph.walk() if not node.op.domain)
-    return [node for node in own if refusal(node, version, results)]
 
 
 def _schema(node: Node) -> Any:
@@ -110,10 +110,10 @@ def _calling(graph: Graph, nodes: Sequence[Node], *, centered: bool = False) -> 
     """
     if not nodes:
         return None
-    lacking = set(nodes)
+    replaced = set(nodes)
     model = export(graph, opsets=newest())
     for node, proto in _pairs(graph, model.graph):
-        schema = _schema(node) if node in lacking else None
+        schema = _schema(node) if node in replaced else None
         function = _function(proto, node, schema) if schema else None
         if function is None or schema is None:
             continue
