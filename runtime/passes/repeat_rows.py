@@ -159,11 +159,9 @@ def _repeated(
         return None
     of_count, (place,), whole = _place(count[0], sources, counter), places, shape_of(of_row.source)
     rest, shape = (*before[:place], *before[place + 1 :]), shape_of(part)
-    if (
-        of_count is None
-        or (of_count.at, of_count.axis) != (at, 0)
-        or before[place] not in (1, None)
-    ):
+    if of_count is None or (of_count.at, of_count.axis) != (at, 0):
+        return None
+    if isinstance(before[place], int) and before[place] != 1:
         return None
     if whole is None or shape is None or rest != (*after[:place], *after[place + 1 :]):
         return None
