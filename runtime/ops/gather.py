@@ -84,7 +84,21 @@ class GatherElements(Op):
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         _align(self.axis, data, indices, "indices")
-        return data.with_shape(indices.shape)
+        result = data.with_shape(indices.shape)
+        places = _known_elements(self.axis, data, indices)
+        return result if places is None else rearrange(result, lambda a: a[places], data)
+
+
+def _known_elements(axis: int, data: TensorType, indices: TensorType) -> tuple[Array, ...] | None:
+    """Return the coordinates in `data` of elements with these indices along an axis, if known."""
+    if data.shape is None or indices.shape is None:
+        return None
+    along = normalize_axis(axis, len(data.shape))
+    picked = _known_indices(indices, data.shape[along])
+    if picked is None:
+        return None
+    grid = np.indices(picked.shape)
+    return *grid[:along], picked, *grid[along + 1 :]
 
 
 def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
@@ -127,7 +141,13 @@ class GatherND(Op):
             raise ShapeError(f"{depth} coordinates after {b} batch axes for {data}")
         batch = same_shape(data.shape[:b], indices.shape[:b], "the batch axes")
         shape = (*(batch or ()), *indices.shape[b:-1], *data.shape[b + depth :])
-        return data.with_shape(checked(shape))
+        result = data.with_shape(checked(shape))
+        places = _known_indices(indices, *data.shape[b : b + depth])
+        if places is None:
+            return result
+        outer = np.indices(places.shape[:-1])[:b]
+        where = (*outer, *np.moveaxis(places, -1, 0))
+        return rearrange(result, lambda a: a[where], data)
 
 
 @op
@@ -146,7 +166,10 @@ class ScatterElements(Op):
         same_dtype(data, updates)
         _align(self.axis, data, indices, "indices")
         same_shape(indices.shape, updates.shape, "indices and updates")
-        return data.without_value()
+        result, places = data.without_value(), _known_elements(self.axis, data, indices)
+        if places is None or self.reduction != "none":
+            return result
+        return _written(result, places, data, updates)
 
 
 @op
@@ -177,13 +200,20 @@ class ScatterND(Op):
         places = _known_indices(indices, *data.shape[:depth])
         if places is None or not depth or self.reduction != "none":
             return result
+        return _written(result, tuple(np.moveaxis(places, -1, 0)), data, updates)
 
-        def scatter(arrays: list[Array]) -> Array:
-            written = arrays[0].copy()
-            written[tuple(np.moveaxis(places, -1, 0))] = arrays[1]
-            return written
 
-        return combine(result, scatter, data, updates)
+def _written(
+    result: TensorType, where: tuple[Array, ...], data: TensorType, updates: TensorType
+) -> TensorType:
+    """Return `result` with the elements of `data`, and those of `updates` at coordinates."""
+
+    def scatter(arrays: list[Array]) -> Array:
+        written = arrays[0].copy()
+        written[where] = arrays[1]
+        return written
+
+    return combine(result, scatter, data, updates)
 
 
 @op

@@ -13,7 +13,7 @@ from tercet.runtime.ir.infer import infer, specialise
 from tercet.runtime.ir.op import Op, TensorAttribute
 from tercet.runtime.ir.types import Dim, TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Pow, Sub, Where
-from tercet.runtime.ops.gather import Gather, ScatterND
+from tercet.runtime.ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.reduce import ReduceProd
 from tercet.runtime.ops.shape import (
@@ -111,6 +111,25 @@ def patched(c: Chain) -> Value:
     return c(ConstantOfShape(), c(ScatterND(), c(Shape(), c.x), [[1]], [7]))
 
 
+def reversed_by_elements(c: Chain) -> Value:
+    return c(ConstantOfShape(), c(GatherElements(), c(Shape(), c.x), [-1, 1, 0]))
+
+
+def corners(c: Chain) -> Value:
+    """First and last size, as coordinates in a table of two rows choose them."""
+    table = c(Reshape(), c(Shape(), c.x), [2, 2])
+    return c(ConstantOfShape(), c(GatherND(), table, [[0, 0], [1, -1]]))
+
+
+def one_of_each_row(c: Chain) -> Value:
+    table = c(Reshape(), c(Shape(), c.x), [2, 2])
+    return c(ConstantOfShape(), c(GatherND(batch_dims=1), table, [[1], [0]]))
+
+
+def patched_elements(c: Chain) -> Value:
+    return c(ConstantOfShape(), c(ScatterElements(), c(Shape(), c.x), [-1, 0], [7, 6]))
+
+
 def flat_size(c: Chain) -> Value:
     return c(ConstantOfShape(), c(Unsqueeze(), c(ReduceProd(keepdims=0), c(Shape(), c.x)), [0]))
 
@@ -150,6 +169,10 @@ CASES: tuple[tuple[Callable[[Chain], Value], tuple[Dim, ...], tuple[Dim, ...]], 
     (causal_mask, ("n", "t"), (1, "t")),
     (halves, ("n", 2, 3, "w"), (3, "w", "n", 2)),
     (patched, ("n", "c", 5), ("n", 7, 5)),
+    (reversed_by_elements, ("n", "c", 5), (5, "c", "n")),
+    (corners, ("n", "c", 5, 6), ("n", 6)),
+    (one_of_each_row, ("n", "c", 5, 6), ("c", 5)),
+    (patched_elements, ("n", "c", 5), (6, "c", 7)),
     (flat_size, (2, 3, 4), (24,)),
     (through_int32, ("n", 3), ("n", 3)),
     (square_grid, ("n", 576, 8), ("n", 24, 24, 8)),
