@@ -18,6 +18,7 @@ from .runtime.errors import ModelWarning
 from .runtime.ir.custom import with_custom
 from .runtime.ops import OPERATORS
 from .runtime.options import Options
+from .runtime.plan.keeping import marks_of
 
 if TYPE_CHECKING:
     from .importers.onnx import Imported, Loadable
@@ -82,6 +83,8 @@ def loaded(
                 )
                 chain = _backends.open_backends(backend, chosen, fallback)
                 kept, snapshot = finding.result()
+                if marks_of(chain) is None:
+                    kept = None
                 if snapshot is None:
                     preparing.provide(chain)
             prepared = preparation.result()

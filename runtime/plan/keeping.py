@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 
@@ -27,3 +28,10 @@ class Portable(Protocol):
     def portable(self) -> bool:
         """Whether it can."""
         ...
+
+
+def marks_of(backends: Iterable[object]) -> tuple[str, ...] | None:
+    """Return what the steps of backends depend on; None if those of one cannot be kept."""
+    found = [each.kept_as if isinstance(each, Keeping) else None for each in backends]
+    marks = tuple(mark for mark in found if mark is not None)
+    return marks if len(marks) == len(found) else None

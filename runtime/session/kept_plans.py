@@ -37,7 +37,7 @@ from ..options import Options
 from ..passes import Rewrites
 from ..plan.backend import Backend, Device, knows
 from ..plan.exchange import HOST_IO, IOPlacement
-from ..plan.keeping import Keeping, Portable
+from ..plan.keeping import Portable, marks_of
 from ..plan.layout import lay_out
 from ..plan.partition import Partition
 from ..plan.rows import Layout
@@ -255,10 +255,9 @@ class KeptModel:
             general: the graph after the passes.
             resources: what programs are made with.
         """
-        backends = resources.backends
-        marks = [each.kept_as for each in backends if isinstance(each, Keeping)]
+        marks = marks_of(resources.backends)
         is_known = self._identity or self._snapshot is not None
-        if not is_known or len(marks) < len(backends) or None in marks or ends.lent:
+        if not is_known or marks is None or ends.lent:
             return None
         given: dict[str, object] = {"general": general}
         for device, store in resources.stores.items():

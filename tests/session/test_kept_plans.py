@@ -298,6 +298,26 @@ def test_steps_that_say_that_they_are_not_portable(
     assert not entries(tmp_path, "*")
 
 
+class OfAnotherPackage:
+    """A backend that does not say what its steps depend on."""
+
+    name = "other"
+
+    def __init__(self) -> None:
+        self.device = NumpyBackend().device
+        self.claim = NumpyBackend().claim
+
+
+@pytest.mark.parametrize(
+    ("others", "may_be"), [((), True), ((NumpyBackend(),), True), ((OfAnotherPackage(),), False)]
+)
+def test_a_chain_that_is_never_kept_holds_no_model(
+    others: tuple[Any, ...], may_be: bool, opened: Open, tmp_path: Path
+) -> None:
+    model = opened(written(tmp_path, "mlp"), others=others)
+    assert (model._programs._kept is not None) == may_be
+
+
 def test_plans_are_not_kept_where_users_say_so(
     opened: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
