@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from ..base.record import record
-from .dtypes import DType, int64, name_of, string
+from .dtypes import COMPLEX, INTEGERS, DType, int64, name_of, string
 
 #: Approximate overhead in bytes of a dictionary entry.
 _ENTRY = 100
@@ -101,11 +101,16 @@ class TensorType(_Checked):
 
     @property
     def ints(self) -> tuple[Dim, ...] | None:
-        """The elements of an integer tensor in C order, unknown ones as None; None if all are."""
+        """The elements of an integer tensor in C order, unknown ones as None; None if all are.
+
+        Those of other tensors, too, if they are whole numbers; else None.
+        """
         if self.value is None:
             return None
         if self.value.dtype == object:
             return tuple(self.value.flat)
+        if self.dtype not in INTEGERS and not _are_whole(self.value):
+            return None
         return tuple(int(v) for v in self.value.flat)
 
     @property
@@ -126,6 +131,14 @@ class TensorType(_Checked):
     def without_value(self) -> TensorType:
         """Return the type without known elements."""
         return self if self.value is None else replace(self, value=None)
+
+
+def _are_whole(data: Array) -> bool:
+    """Whether numbers are integers; complex ones are not."""
+    if data.dtype in COMPLEX:
+        return False
+    numbers = data.astype(np.float64)
+    return bool((np.isfinite(numbers) & (np.trunc(numbers) == numbers)).all())
 
 
 @record

@@ -97,7 +97,7 @@ def _known_elements(axis: int, data: TensorType, indices: TensorType) -> tuple[A
     picked = _known_indices(indices, data.shape[along])
     if picked is None:
         return None
-    grid = np.indices(picked.shape)
+    grid: Array = np.indices(picked.shape)
     return *grid[:along], picked, *grid[along + 1 :]
 
 
@@ -145,7 +145,7 @@ class GatherND(Op):
         places = _known_indices(indices, *data.shape[b : b + depth])
         if places is None:
             return result
-        outer = np.indices(places.shape[:-1])[:b]
+        outer: Array = np.indices(places.shape[:-1])[:b]
         where = (*outer, *np.moveaxis(places, -1, 0))
         return rearrange(result, lambda a: a[where], data)
 

@@ -11,7 +11,7 @@ from tercet.runtime.ir.dtypes import DType, bool_, float32, int32, int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer, specialise
 from tercet.runtime.ir.op import Op, TensorAttribute
-from tercet.runtime.ir.types import Dim, TensorType
+from tercet.runtime.ir.types import Dim, TensorType, constant_type
 from tercet.runtime.ops.elementwise import Add, Cast, Div, Equal, Floor, Mul, Pow, Sub, Where
 from tercet.runtime.ops.gather import Gather, GatherElements, GatherND, ScatterElements, ScatterND
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Tile, Transpose
@@ -242,6 +242,22 @@ def test_casts_out_of_range_are_left_to_the_backend() -> None:
     assert c.type(c(Cast(to=int64), np.float32("nan"))).value is None
     assert c.type(c(Cast(to=int32), np.float32(3e9))).value is None
     assert c.type(c(Cast(to=bool_), np.float32("nan"))).ints == (1,)
+
+
+@pytest.mark.parametrize(
+    ("elements", "expected"),
+    [
+        (np.array([3, -1], np.int8), (3, -1)),
+        (np.array([2.0, 5.0], np.float32), (2, 5)),
+        (np.array([2.0, 5.5], np.float32), None),
+        (np.array([np.nan], np.float16), None),
+        (np.array([-np.inf]), None),
+        (np.array([1j], np.complex64), None),
+        (np.array([True]), (1,)),
+    ],
+)
+def test_fractions_are_no_integers(elements: np.ndarray, expected: tuple[int, ...] | None) -> None:
+    assert constant_type(elements).ints == expected
 
 
 def test_large_tensors_are_not_looked_at() -> None:
