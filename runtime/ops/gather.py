@@ -97,8 +97,16 @@ def _known_elements(axis: int, data: TensorType, indices: TensorType) -> tuple[A
     picked = _known_indices(indices, data.shape[along])
     if picked is None:
         return None
-    grid: Array = np.indices(picked.shape)
+    grid = _places(picked.shape)
     return *grid[:along], picked, *grid[along + 1 :]
+
+
+def _places(shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return the coordinates of all elements, broadcastable along each axis."""
+    return tuple(
+        np.arange(size).reshape([size if i == axis else 1 for i in range(len(shape))])
+        for axis, size in enumerate(shape)
+    )
 
 
 def _align(axis: int, data: TensorType, other: TensorType, name: str) -> None:
@@ -145,7 +153,7 @@ class GatherND(Op):
         places = _known_indices(indices, *data.shape[b : b + depth])
         if places is None:
             return result
-        outer: Array = np.indices(places.shape[:-1])[:b]
+        outer = _places(places.shape[:-1])[:b]
         where = (*outer, *np.moveaxis(places, -1, 0))
         return rearrange(result, lambda a: a[where], data)
 
