@@ -354,7 +354,7 @@ class Normalizer(Op):
 
 @op
 class OneHotEncoder(Op):
-    """1 at the category equal to x, 0 at all others, along a new last axis (version 1).
+    """1 at the last category equal to x, 0 at all others, along a new last axis (version 1).
 
     Without `zeros` an unknown category is an error. Numbers are converted to integers first.
     """

@@ -176,6 +176,18 @@ def test_one_hot_encoder(kind: Any, shape: tuple[int, ...]) -> None:
     assert_same(found, want)
 
 
+@pytest.mark.parametrize(
+    ("x", "categories"),
+    [
+        (np.array([1, 2, 3]), {"cats_int64s": [1, 2, 1]}),
+        (texts("a", "b"), {"cats_strings": list("abba")}),
+    ],
+)
+def test_the_last_of_equal_categories_counts(x: np.ndarray, categories: dict[str, Any]) -> None:
+    """A single one is placed."""
+    check([node("OneHotEncoder", "x", "y", domain=ML, **categories)], {"x": x})
+
+
 def test_one_hot_encoder_may_refuse() -> None:
     with pytest.raises(tercet.TercetError, match="not one of the categories"):
         one("OneHotEncoder", np.array([1, 9]), cats_int64s=[1, 2], zeros=0)

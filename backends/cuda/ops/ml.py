@@ -189,6 +189,8 @@ def one_hot_encoder(op: OneHotEncoder, y: Tensor, x: Tensor) -> Answer:
     if not op.zeros:
         return "an unknown category is an error, which a device cannot raise (zeros=0)"
     categories = np.array(op.cats_int64s or (), np.int64)
+    if len(set(op.cats_int64s or ())) < len(categories):
+        return "equal categories, of which the last counts"
     return need_dtypes(NUMBERS, x) or _each(
         "encode", y, x, y.size, categories=attribute(categories), kinds=len(categories)
     )

@@ -74,22 +74,21 @@ def look_up(op: LabelEncoder | CategoryMapper, x: Array, *, out: Array) -> None:
 
 @kernel(OneHotEncoder)
 def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
-    """Write 1 at the category of each element."""
-    places, numbers = _categories(op)
+    """Write 1 at the category of each element, the last of equal ones."""
+    places = _categories(op)
     x = x if op.cats_strings else x.astype(int64)
     found = np.empty(x.shape, int64)
     places.look_up(x, found)
     if not op.zeros and (found < 0).any():
         unknown = x[found < 0].reshape(-1)[0]
         raise ValueError(f"{unknown!r} is not one of the categories")
-    return (found[..., np.newaxis] == numbers).astype(float32)
+    count = len(op.cats_strings or op.cats_int64s or ())
+    return (found[..., np.newaxis] == np.arange(count)).astype(float32)
 
 
 @prepared
-def _categories(op: OneHotEncoder) -> tuple[Table, Array]:
-    """Return a number for each category, -1 for others, and those of all in order."""
+def _categories(op: OneHotEncoder) -> Table:
+    """Return the place of each category, -1 for others."""
     strings, ints = op.cats_strings, op.cats_int64s
     keys = np.array(strings, string) if strings else np.array(ints, int64)
-    table, numbers = Table(keys, np.arange(len(keys)), -1), np.empty(len(keys), int64)
-    table.look_up(keys, numbers)
-    return table, numbers
+    return Table(keys, np.arange(len(keys)), -1)
