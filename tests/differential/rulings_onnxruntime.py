@@ -13,6 +13,21 @@ REDUCTIONS = (
     "ReduceSum ReduceSumSquare"
 )
 
+
+def _product(x: np.ndarray) -> float:
+    """Return a bound of what products, sums and squares of elements can be."""
+    sizes = np.maximum(np.abs(x.astype(np.float64)), 1)
+    return max(float(sizes.prod()), float(np.square(sizes).sum()))
+
+
+def _power(x: np.ndarray, y: np.ndarray) -> float:
+    """Return the greatest power of an element."""
+    with np.errstate(all="ignore"):
+        return float(
+            np.abs(np.power(np.abs(x.astype(np.float64)), y.astype(np.float64))).max(initial=0)
+        )
+
+
 RULINGS: tuple[Ruling, ...] = (
     Ruling(
         "Clip",
@@ -83,6 +98,21 @@ RULINGS: tuple[Ruling, ...] = (
         lambda s: s.data(0).dtype == np.int64 and bool((abs(s.data(0) >> 1) > 2**51).any()),
         "int64 beyond 2^53, summed as float64",
         "Computes the sum of the input tensor's elements: T: tensor(int64).",
+    ),
+    Ruling(
+        "ReduceL1 ReduceProd ReduceSumSquare",
+        "onnxruntime",
+        lambda s: s.data(0).dtype == np.int64 and _product(s.data(0)) > 2**53,
+        "int64 beyond 2^53, computed as float64",
+        "Computes the product [...] of the input tensor's elements: T: tensor(int64).",
+    ),
+    Ruling(
+        "Pow",
+        "onnxruntime",
+        lambda s: s.data(0).dtype in (np.int32, np.int64) and _power(s.data(0), s.data(1)) >= 2**31,
+        "integers of large powers, computed as float64: int64 is rounded, int32 does not wrap",
+        "The function f(x) = x^exponent is applied to the data tensor elementwise: T: "
+        "tensor(int32), tensor(int64).",
     ),
     Ruling(
         REDUCTIONS,

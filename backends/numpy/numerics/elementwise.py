@@ -51,10 +51,15 @@ def divide(a: Array, b: Array, *, out: Array) -> None:
 def power(x: Array, y: Array, *, out: Array) -> None:
     """Return x to the power of y in the dtype of x, computed in float32 or wider."""
     if x.dtype.kind in "iu":
-        if y.dtype.kind in "iu" and not (y.dtype.kind == "i" and (y < 0).any()):
-            store(out, np.power(x, y.astype(x.dtype)))
-        else:
+        if y.dtype.kind not in "iu":
             store(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
+            return
+        below = y < 0
+        found = np.power(x, np.where(below, 0, y).astype(x.dtype))
+        if below.any():
+            fractions = np.trunc(np.power(x.astype(float64), y.astype(float64)))
+            np.copyto(found, fractions, "unsafe", where=np.broadcast_to(below, found.shape))
+        store(out, found)
         return
     base = widened(x)
     if y.size == 1:
