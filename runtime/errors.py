@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from errno import ENOENT
 from typing import ClassVar
 
 from .spelling import nearest
@@ -68,7 +69,9 @@ class FileError(UsageError, OSError):
     def __str__(self) -> str:
         if self.filename is None or self.strerror is None:
             return super().__str__()
-        return message(f"{os.fsdecode(self.filename)}: {self.strerror}")
+        missing = self.errno == ENOENT and self.strerror == os.strerror(ENOENT)
+        reason = "there is no such file or folder" if missing else self.strerror
+        return message(f"{os.fsdecode(self.filename)}: {reason}")
 
 
 class InputError(TercetError):

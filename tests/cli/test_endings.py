@@ -246,7 +246,7 @@ def test_every_command_takes_custom_operators(tercet: Tercet, command: str) -> N
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, ["error: bad.py: No such file"]),
+        (None, ["error: bad.py: there is no such file"]),
         ("x = 1", ["bad.py", "OPERATORS = {"]),
         ("OPERATORS = [1]", ["bad.py", "OPERATORS = {"]),
         ("1 / 0", ["bad.py", "ZeroDivisionError"]),

@@ -140,10 +140,10 @@ def files(folder: Path) -> None:
         ("adder.onnx -i a=good.npy", ["'a'", "[1, 3, 8, 8]", "rank 2"]),
         ("adder.onnx -i good.npy", ["2 inputs", "NAME=good.npy"]),
         # files
-        ("-i gone.npy", ["gone.npy: No such file"]),
-        ("-i gone.npz", ["gone.npz: No such file"]),
-        ("-i gone.pb", ["gone.pb: No such file"]),
-        ("-i gone.png", ["gone.png: No such file"]),
+        ("-i gone.npy", ["gone.npy: there is no such file"]),
+        ("-i gone.npz", ["gone.npz: there is no such file"]),
+        ("-i gone.pb", ["gone.pb: there is no such file"]),
+        ("-i gone.png", ["gone.png: there is no such file"]),
         ("-i junk.npy", ["junk.npy is not a .npy file", "numpy.save"]),
         ("-i junk.npz", ["junk.npz is not an .npz file"]),
         ("-i junk.pb", ["junk.pb is not an ONNX tensor"]),
@@ -190,6 +190,23 @@ def test_bad_inputs_and_options(tercet: Tercet, arguments: str, words: list[str]
     (line,) = done.err.splitlines()
     assert line.startswith("error: ")
     assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("adder.onnx --input a=gone.npy", "gone.npy"),
+        ("classifier.onnx --weights gone.safetensors", "gone.safetensors"),
+    ],
+)
+def test_files_that_are_missing_are_said_to_be(tercet: Tercet, command: str, file: str) -> None:
+    done = tercet("run", *command.split())
+    assert (done.code, done.err) == (2, f"error: {file}: there is no such file or folder\n")
+
+
+def test_arrays_that_are_missing_are_said_to_be(folder: Path) -> None:
+    with pytest.raises(OSError, match=r"gone\.npz: there is no such file or folder"):
+        api.compare(folder / "classifier.onnx", inputs="gone.npz")
 
 
 def test_missing_input(tercet: Tercet) -> None:

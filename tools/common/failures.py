@@ -19,6 +19,7 @@ import typer
 
 from ...runtime.errors import (
     DeviceError,
+    FileError,
     ModelError,
     TercetError,
     UnsupportedError,
@@ -67,8 +68,8 @@ def _judged(error: BaseException) -> tuple[int, str]:
     if isinstance(error, TercetError):
         return error.exit_code, as_option(error.argument) if error.argument else str(error)
     if isinstance(error, OSError):
-        known = error.filename is not None and error.strerror is not None
-        text = f"{error.filename}: {error.strerror}" if known else str(error)
+        known = isinstance(error.filename, str | bytes | os.PathLike) and error.strerror
+        text = str(FileError(error.errno, error.strerror, error.filename) if known else error)
         if not known and error.errno == errno.ENOSPC:
             text = "no space left where standard output or a file was written; it is incomplete"
         return UsageError.exit_code, text

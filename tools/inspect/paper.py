@@ -200,7 +200,10 @@ def needing_cuda_packages() -> Generator[None]:
     except ImportError as error:
         from ...backends.cuda import REMEDY
 
-        missing = f"the CUDA packages for Python are missing ({error})"
+        missing = (
+            f"the CUDA packages for Python are missing ({error}), without which there is no plan "
+            "for a GPU elsewhere, either"
+        )
         raise BackendUnavailable("cuda", missing, REMEDY) from None
 
 
