@@ -9,9 +9,9 @@
 // With PIXELS_ACROSS, filters are the left operand and 128 pixels the right one: a patch has twice as many rows, and tensor
 // cores read a quarter less. Rows of weights are in an order that gives a thread two adjacent filters.
 //
-// A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes
-// a tile, the part of the image that the next one reads arrives as it is, IN_WORDS of 16 bytes or number by number. MAPPED results leave by TMA, 128 bytes of a pixel at
-// a time, and threads go on as soon as these have been read.
+// A block computes UNITS patches with each of its warpgroups, tile after tile. It keeps the weights, and while it computes a
+// tile, the part of the image that the next one reads arrives as it is, IN_WORDS of 16 bytes or number by number. MAPPED
+// results leave by TMA, 128 bytes of a pixel at a time, and threads go on as soon as these have been read.
 //
 // Compile-time: as in few_channels_mma.cu, without TM; STAGED, the filters whose results are in shared memory at once;
 // PIXELS_ACROSS; MAPPED; IN_WORDS.

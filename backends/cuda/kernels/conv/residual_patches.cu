@@ -15,14 +15,14 @@
 // four channels in shared memory, so that two are a word of 16 bytes, and SPAN_FIRST of a row, a multiple of four, are the
 // terms of a row of a window, as in few_channels_wgmma.cu.
 //
-// Compile-time: S, of the image, and T; Z and R as in epilogue.cuh; EXPANDS; UNFOLDED, the channels of a first layer's image, or
-// 0; IN_WORDS, whether rows of that one are copied in words; FIRST_H FIRST_STEP_H, of its windows; SPAN_FIRST; TERMS, the channels of the image in sixteens; CHUNK; CHUNKS; COLUMNS,
-// the channels of the result in sixteens; KH KW, odd; STEP, 1 or 2; PATCH_H PATCH_W DOWN ACROSS; PITCH_BOX, the pixels from
-// one row of the image in shared memory to the next, an even number with UNFOLDED; WARPS; SLICES, of the columns of a projection, of which a warp has one at
-// a time; STAGES, the chunks whose filtered pixels are in shared memory at once; MASKED, whether any pixel may be outside of
-// the image, or else only those in the first FIRST_INSIDE and behind the first FIRST_OUTSIDE columns of a patch, and in its
-// first and last two rows; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue`, of float32, and
-// `filtered::epilogue`.
+// Compile-time: S, of the image, and T; Z and R as in epilogue.cuh; EXPANDS; UNFOLDED, the channels of a first layer's
+// image, or 0; IN_WORDS, whether rows of that one are copied in words; FIRST_H FIRST_STEP_H, of its windows; SPAN_FIRST;
+// TERMS, the channels of the image in sixteens; CHUNK; CHUNKS; COLUMNS, the channels of the result in sixteens; KH KW, odd;
+// STEP, 1 or 2; PATCH_H PATCH_W DOWN ACROSS; PITCH_BOX, the pixels from one row of the image in shared memory to the next,
+// an even number with UNFOLDED; WARPS; SLICES, of the columns of a projection, of which a warp has one at a time; STAGES,
+// the chunks whose filtered pixels are in shared memory at once; MASKED, whether any pixel may be outside of the image, or
+// else only those in the first FIRST_INSIDE and behind the first FIRST_OUTSIDE columns of a patch, and in its first and last
+// two rows; RESIDENT; BIAS Z0 Z1 VECTOR_C. Generated: `expanded::epilogue`, of float32, and `filtered::epilogue`.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
