@@ -33,6 +33,7 @@ def test_there_are_some() -> None:
     producers = {
         "brevitas",
         "diffusers",
+        "hummingbird",
         "jax",
         "modelopt",
         "optimum",

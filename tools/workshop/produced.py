@@ -117,6 +117,9 @@ def rewriter(
 #: By the name of their folder.
 PRODUCERS: dict[str, Producer] = {
     "diffusers": converter("converter_files", "diffusers", "torch", "diffusers"),
+    "hummingbird": converter(
+        "writer_files", "hummingbird", "torch", "hummingbird", packages=("hummingbird-ml",)
+    ),
     "jax2onnx": converter("converter_files", "jax", "jax2onnx", "flax"),
     "mobius": converter("mobius_files", "mobius", "mobius", packages=("mobius-onnx",)),
     "optimum": converter(

@@ -4,6 +4,8 @@
     python -m tercet.tools.workshop.writer_files spox tests/producers/converted
     pip install torch onnxscript onnxruntime
     python -m tercet.tools.workshop.writer_files torch tests/producers/converted
+    pip install hummingbird-ml onnx onnxruntime
+    python -m tercet.tools.workshop.writer_files hummingbird tests/producers/converted
 
 Next to each file is an .npz file with inputs and the results of onnxruntime's CPU provider.
 """
@@ -12,9 +14,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -96,7 +100,26 @@ def _drop_origins(graph: onnx.GraphProto) -> None:
                 _drop_origins(attribute.g)
 
 
-MAKERS: dict[str, Callable[[], Iterator[Made]]] = {"spox": from_spox, "torch": from_torch}
+def from_hummingbird() -> Iterator[Made]:
+    """Yield a forest, whose trees look up their nodes level by level."""
+    convert, torch = import_module("hummingbird.ml").convert, import_module("torch")
+    forests = import_module("sklearn.ensemble")
+    x = drawn(90, 4)
+    forest = forests.RandomForestClassifier(5, max_depth=3, random_state=0).fit(
+        x, np.arange(90) % 3
+    )
+    options = {"tree_implementation": "tree_trav"}
+    # Hummingbird traces with TorchScript, which torch.onnx.export no longer does by default.
+    with mock.patch("torch.onnx.export", partial(torch.onnx.export, dynamo=False)):
+        model = convert(forest, "onnx", x[:7], extra_config=options).model
+    yield "hummingbird_forest", model, {model.graph.input[0].name: x[:7]}
+
+
+MAKERS: dict[str, Callable[[], Iterator[Made]]] = {
+    "hummingbird": from_hummingbird,
+    "spox": from_spox,
+    "torch": from_torch,
+}
 
 if __name__ == "__main__":
     write(MAKERS[sys.argv[1]](), Path(sys.argv[2]))
