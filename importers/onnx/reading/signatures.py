@@ -9,6 +9,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 from onnx import ModelProto, TensorProto
 
+_BOOSTED = "{} model; convert it with onnxmltools"
 _PREFIXES: tuple[tuple[bytes, str], ...] = (
     (
         b"version https://git-lfs.github.com/spec/",
@@ -32,6 +33,10 @@ _PREFIXES: tuple[tuple[bytes, str], ...] = (
         "a GGUF file of llama.cpp; export the checkpoint that it was made from with optimum or "
         "onnxruntime-genai",
     ),
+    (b"CBM1", "a CatBoost model; save it with save_model(file, format='onnx')"),
+    (b"{L\0\0\0\0\0\0\0\x07learner", _BOOSTED.format("an XGBoost")),
+    (b'{"learner":', _BOOSTED.format("an XGBoost")),
+    (b"tree\nversion=", _BOOSTED.format("a LightGBM")),
     (b"ptrt", "a TensorRT engine; give the model that it was built from"),
     (b"ftrt", "a TensorRT engine; give the model that it was built from"),
 )
@@ -96,6 +101,8 @@ def _binary(data: bytes) -> str:
     if data[4:8] == b"ORTM":
         return "a model in onnxruntime's own format; give the .onnx file"
     if data[:1] == b"\x80" and data[1:2] in b"\2\3\4\5" and b"." in data[-2:]:
+        if b"sklearn" in data:
+            return "a Python pickle with estimators of scikit-learn; convert them with skl2onnx"
         return "a Python pickle, such as an old PyTorch checkpoint; use torch.onnx.export"
     if data[8:9] == b"{" and 2 <= int.from_bytes(data[:8], "little") <= len(data) - 8:
         return "a safetensors file, which contains only weights; export the model to ONNX"
