@@ -42,6 +42,8 @@ FILES = (
     "quantize_products",
     "random",
     "recurrent",
+    "recurrent_activations",
+    "recurrent_steps",
     "reduce",
     "resize",
     "search",

@@ -1,473 +1,333 @@
 """Recurrent layers: one product for the inputs of a whole sequence, then a small one per step.
 
-Gates are the first axis of what a step computes, so that each is contiguous: numpy takes several
-times as long for calls on slices as for others of the same size.
+In a plan, a layer is prepared once for its arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
+from math import prod
+from typing import TypeVar
 
 import numpy as np
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import DType, float32, float64
+from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ....runtime.ops.recurrent import GRU, LSTM, RNN
-from ..engine.registry import kernel
-from ..numerics.products import multiply, recorded, sums
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import record_kernel
+from ..engine.chain import Chain
+from ..engine.registry import KERNELS, builder, kernel
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..numerics.products import COLUMNS, recorded, sums
 from .movement import need_lengths
+from .recurrent_activations import HALF, Function, activations, sigmoid
+from .recurrent_steps import CellWeights, Step, gru_step, linear_gru_step, lstm_step, rnn_step
 
-#: Writes f(x) to `out`, which may be x.
-Function = Callable[[Array, Array], object]
-#: The states of a layer, each [directions, batch, hidden]; the first is also its
-#: result. A step overwrites them.
-State = tuple[Array, ...]
-#: Computes the next state from the input part of the gates [gates, directions, batch, hidden].
-Step = Callable[[Array], object]
+T = TypeVar("T")
 
-
-# ── activations ──────────────────────────────────────────────────────────────────────────────────
-
-
-#: One half by dtype: numpy converts a Python number in each call.
-_HALF = {dtype: np.array(0.5, dtype) for dtype in (float32, float64)}
-
-
-def _sigmoid(x: Array, out: Array) -> None:
-    half = _HALF[out.dtype]
-    np.multiply(x, half, out)
-    np.tanh(out, out)
-    np.multiply(out, half, out)
-    np.add(out, half, out)
-
-
-def _relu(x: Array, out: Array) -> None:
-    np.maximum(x, 0, out=out)
-
-
-def _affine(x: Array, out: Array, alpha: float, beta: float) -> None:
-    np.multiply(x, alpha, out)
-    np.add(out, beta, out)
-
-
-def _leaky_relu(x: Array, out: Array, alpha: float) -> None:
-    np.copyto(out, np.where(x < 0, alpha * x, x))
-
-
-def _thresholded_relu(x: Array, out: Array, alpha: float) -> None:
-    np.copyto(out, np.where(x > alpha, x, 0))
-
-
-def _scaled_tanh(x: Array, out: Array, alpha: float, beta: float) -> None:
-    np.multiply(x, beta, out)
-    np.tanh(out, out)
-    np.multiply(out, alpha, out)
-
-
-def _hard_sigmoid(x: Array, out: Array, alpha: float, beta: float) -> None:
-    np.clip(x * alpha + beta, 0, 1, out)
-
-
-def _elu(x: Array, out: Array, alpha: float) -> None:
-    np.copyto(out, np.where(x < 0, alpha * np.expm1(np.minimum(x, 0)), x))
-
-
-def _softsign(x: Array, out: Array) -> None:
-    np.divide(x, 1 + np.abs(x), out)
-
-
-def _softplus(x: Array, out: Array) -> None:
-    np.logaddexp(x, 0, out)
-
-
-#: Function and default alpha and beta by name.
-ACTIVATIONS: dict[str, tuple[Callable[..., object], tuple[float, ...]]] = {
-    "Relu": (_relu, ()),
-    "Tanh": (np.tanh, ()),
-    "Sigmoid": (_sigmoid, ()),
-    "Affine": (_affine, (1.0, 0.0)),
-    "LeakyRelu": (_leaky_relu, (0.01,)),
-    "ThresholdedRelu": (_thresholded_relu, (1.0,)),
-    "ScaledTanh": (_scaled_tanh, (1.0, 1.0)),
-    "HardSigmoid": (_hard_sigmoid, (0.2, 0.5)),
-    "Elu": (_elu, (1.0,)),
-    "Softsign": (_softsign, ()),
-    "Softplus": (_softplus, ()),
-}
+#: Minimum elements of a gate for which products of several sequences have all gates at once: calls
+#: on slices of fewer take longer.
+FEWEST = 32
+#: Default activations.
+USUAL = {RNN: ("Tanh",), GRU: ("Sigmoid", "Tanh"), LSTM: ("Sigmoid", "Tanh", "Tanh")}
 
 
 @record
-class _Activation:
-    """A named activation with its parameters and symmetric clipping bound."""
-
-    name: str
-    parameters: tuple[float, ...]
-    clip: float | None
-
-    @property
-    def function(self) -> Function:
-        """The function that computes it."""
-        function, _ = ACTIVATIONS[self.name]
-        parameters, clip = self.parameters, self.clip
-        if clip is None and not parameters:
-            return function
-
-        def clipped(x: Array, out: Array) -> None:
-            if clip is not None:
-                x = np.clip(x, -clip, clip, out)
-            function(x, out, *parameters)
-
-        return clipped
-
-
-def _activations(
-    op: LSTM | GRU | RNN, usual: tuple[str, ...], directions: int
-) -> Iterator[tuple[_Activation, ...]]:
-    """Yield the activations of each direction; parameters are assigned in order.
-
-    Only the third one, which LSTM applies to its cell, is not clipped: that is how onnxruntime
-    reads "the input of activations".
-    """
-    names = op.activations or usual * directions
-    alphas, betas = iter(op.activation_alpha or ()), iter(op.activation_beta or ())
-    for first in range(0, len(usual) * directions, len(usual)):
-        made: list[_Activation] = []
-        for name in names[first : first + len(usual)]:
-            _, defaults = ACTIVATIONS[name]
-            pairs = zip((alphas, betas), defaults, strict=False)
-            given = tuple(next(values, value) for values, value in pairs)
-            made.append(_Activation(name, given, op.clip if len(made) < 2 else None))
-        yield tuple(made)
-
-
-# ── sequences ────────────────────────────────────────────────────────────────────────────────────
-
-
-@record
-class _Directions:
+class _Layer:
     """Directions with equal activations, which are stepped together.
 
     Attributes:
         which: the directions.
-        functions: the activations.
-        r: recurrent weights, ready for right products [gates, directions, hidden, hidden].
-        state: the initial state; overwritten by each step.
+        step: computes the next h [directions, batch, hidden].
+        halves: how many gates at first are given times 1/2.
+        states: h at first, and the other states, which steps overwrite.
+        given: what these are in the beginning; None for zeros.
+        shares: the input part of the gates [time, gates, directions, batch, hidden].
+        y: every h in the order of the steps [time, directions, batch, hidden].
+        is_direct: whether `y` is a view of the result.
     """
 
     which: slice
-    functions: tuple[Function, ...]
-    r: Array
-    state: State
+    step: Step
+    halves: int
+    states: tuple[Array, ...]
+    given: tuple[Array | None, ...]
+    shares: Array
+    y: Array
+    is_direct: bool
 
 
 class _Sequences:
-    """The inputs of a layer in the order [time, batch, ...], and its results."""
+    """A layer on fixed arrays: a run computes results from what is in them.
+
+    Args:
+        op: the operator.
+        inputs: its inputs, floats in the dtype of the sums.
+        scratch: returns an array for what a run leaves behind.
+        y: where the first result goes; a new array if None, or if the layout is another one.
+        pack: returns constant recurrent weights of some directions and gates, those of so many
+            gates times 1/2 (see `CellWeights`); None if weights or biases are not constant.
+    """
 
     def __init__(
-        self, op: LSTM | GRU | RNN, arrays: tuple[Array, Array, Array], lengths: Array | None
+        self,
+        op: LSTM | GRU | RNN,
+        inputs: Sequence[Array | None],
+        scratch: Callable[[tuple[int, ...], DType], Array],
+        y: Array | None = None,
+        pack: Callable[[slice, int, slice], Array] | None = None,
     ) -> None:
-        x, w, r = arrays
-        self.op, self.given = op, x.dtype
-        self.dtype: DType = sums(x.dtype)
-        self.x = self.wide(x.swapaxes(0, 1) if op.layout else x)
-        self.w, self.r = self.wide(w), self.wide(r)
-        self.time, self.batch = self.x.shape[:2]
+        x, w, r, b, lengths, *states = (*inputs, *(None,) * (8 - len(inputs)))
+        x, w, r = _needed(x), _needed(w), _needed(r)
+        self.op, self.w, self.r, self.b, self.lengths, self.pack = op, w, r, b, lengths, pack
+        self.x = x.swapaxes(0, 1) if op.layout else x
+        self.time, self.batch, size = self.x.shape
         self.directions, rows, self.hidden = r.shape
-        self.gates = rows // max(1, self.hidden)
-        if lengths is not None:
-            need_lengths(lengths, self.time)
-        self.lengths = None if lengths is None or (lengths == self.time).all() else lengths
-        self.y = np.zeros((self.time, self.directions, self.batch, self.hidden), self.dtype)
-        self.last: list[State] = []
+        self.gates = op.gates
+        shape = (self.time, self.directions, self.batch, self.hidden)
+        self.shape = shape
+        self.y = scratch(shape, x.dtype) if y is None or op.layout else y
+        shape = (self.time * self.batch, size)
+        self.is_plain = self.x.flags.c_contiguous
+        self.rows = self.x.reshape(shape) if self.is_plain else scratch(shape, x.dtype)
+        self.sums = scratch((self.directions, len(self.rows), rows), x.dtype)
+        self.bias = np.empty((self.directions, self.gates, 1, self.hidden), x.dtype)
+        self.products = [
+            recorded(self.rows, each.T, total, is_fixed=pack is not None)
+            for each, total in zip(w, self.sums, strict=True)
+        ]
+        count = 2 if isinstance(op, LSTM) else 1
+        given = [s if s is None or not op.layout else s.swapaxes(0, 1) for s in states[:count]]
+        self.layers = list(self._layers(given, states[2], scratch))
+        if pack is not None:
+            self._add_biases()
 
-    def wide(self, x: Array) -> Array:
-        """Return an input in the dtype of the sums."""
-        return x.astype(self.dtype, copy=False)
+    @property
+    def is_linear(self) -> bool:
+        """Whether products of h are reset, with their bias."""
+        return isinstance(self.op, GRU) and bool(self.op.linear_before_reset)
 
-    def layers(
-        self, usual: tuple[str, ...], states: Sequence[Array | None]
-    ) -> Iterator[_Directions]:
-        """Yield the directions in groups that are stepped together.
-
-        Args:
-            usual: default activations.
-            states: initial states, zeros if None.
-        """
-        first = 0
-        for found, group in groupby(_activations(self.op, usual, self.directions)):
+    def _layers(
+        self,
+        states: Sequence[Array | None],
+        peepholes: Array | None,
+        scratch: Callable[[tuple[int, ...], DType], Array],
+    ) -> Iterator[_Layer]:
+        first, dtype = 0, self.r.dtype
+        for found, group in groupby(activations(self.op, USUAL[type(self.op)], self.directions)):
             which = slice(first, first + len(list(group)))
-            first = which.stop
-            shape = (which.stop - which.start, self.batch, self.hidden)
-            state = tuple(
-                np.zeros(shape, self.dtype)
-                if s is None
-                else (s.swapaxes(0, 1) if self.op.layout else s)[which].astype(self.dtype, "C")
-                for s in states
-            )
+            first, count = which.stop, which.stop - which.start
             functions = tuple(each.function for each in found)
-            r = self.r[which].reshape(shape[0], self.gates, self.hidden, self.hidden)
-            yield _Directions(which, functions, r.transpose(1, 0, 3, 2), state)
+            of_gate = (count, self.gates, self.hidden, self.hidden)
+            weights = CellWeights(
+                functions,
+                self.r[which].reshape(of_gate).transpose(1, 0, 3, 2),
+                None if peepholes is None else peepholes[which, np.newaxis],
+                self.batch,
+                *self._columns(which, functions, peepholes is None),
+            )
+            step, others = self._step(weights)
+            beginning = tuple(None if s is None else s[which] for s in states)
+            h = np.zeros(weights.shape, dtype)
+            shares = scratch((self.time, self.gates + self.is_linear, *weights.shape), dtype)
+            # Steps write their results where these go, unless some are in another order.
+            y, is_direct = self.y[:, which], self.lengths is None and count == 1
+            if not is_direct:
+                y = scratch((self.time, *weights.shape), dtype)
+            elif self._is_backward(which.start):
+                y = y[::-1]
+            every = (h, *others)
+            yield _Layer(which, step, weights.halves, every, beginning, shares, y, is_direct)
 
-    def biases(self, b: Array | None) -> tuple[Array, Array]:
-        """Return the biases of inputs and states [directions, gates * hidden]."""
-        size = self.w.shape[1]
-        shape = (self.directions, 2 * size)
-        both = np.zeros(shape, self.dtype) if b is None else self.wide(b)
-        return both[:, :size], both[:, size:]
+    def _columns(
+        self, which: slice, functions: tuple[Function, ...], is_plain: bool
+    ) -> tuple[Callable[[slice], Array] | None, int]:
+        """Return what gives columns of constant weights, and how many gates are halved in them."""
+        if self.pack is None or (self.batch > 1 and self.hidden < FEWEST):
+            return None, 0
+        is_usual = is_plain and functions[:2] == (sigmoid, np.tanh)
+        halves = self.gates - 1 if is_usual else 0
+        return partial(self.pack, which, halves), halves
 
-    def run(self, layer: _Directions, bias: Array, step: Step) -> None:
-        """Run some directions.
+    def _step(self, weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
+        if isinstance(self.op, LSTM):
+            return lstm_step(weights, bool(self.op.input_forget))
+        if isinstance(self.op, RNN):
+            return rnn_step(weights)
+        return linear_gru_step(weights) if self.is_linear else gru_step(weights)
 
-        Args:
-            layer: the directions.
-            bias: added to the input part of the gates [all directions, gates * hidden].
-            step: computes one step of these directions.
-        """
-        which, state = layer.which, layer.state
-        y = self.y[:, which]
-        for t, share in enumerate(self._shares(which, bias)):
-            if self.lengths is None:
-                step(share)
-                np.copyto(y[t], state[0])
-                continue
-            before = [s.copy() for s in state]
-            step(share)
-            alive = (t < self.lengths)[:, np.newaxis]
-            np.copyto(y[t], state[0], where=alive)
-            for new, old in zip(state, before, strict=True):
-                np.copyto(new, old, where=~alive)
-        for direction in range(which.start, which.stop):
-            if self._is_backward(direction):
-                self.y[:, direction] = self._reversed(self.y[:, direction])
-        self.last.append(state)
+    def _add_biases(self) -> None:
+        """Add those of inputs and states, except for that which is reset."""
+        self.bias.fill(0)
+        if self.b is None:
+            return
+        of_input, of_state = self._biases(self.b).swapaxes(0, 1)
+        np.add(of_input, of_state, self.bias)
+        if self.is_linear:
+            np.copyto(self.bias[:, 2], of_input[:, 2])
 
-    def _shares(self, which: slice, bias: Array) -> Array:
-        """Return the input part of the gates [time, gates, directions, batch, hidden]."""
-        count = which.stop - which.start
-        x = self.x.reshape(self.time * self.batch, self.x.shape[2])
-        found = np.empty((self.time, self.gates, count, self.batch, self.hidden), self.dtype)
-        for i in range(which.start, which.stop):
-            share = multiply(x, self.w[i].T)
-            np.add(share, bias[i], out=share)
-            share = share.reshape(self.time, self.batch, self.gates, self.hidden)
-            share = self._reversed(share) if self._is_backward(i) else share
-            np.copyto(found[:, :, i - which.start], share.swapaxes(1, 2))
-        return found
+    def _biases(self, b: Array) -> Array:
+        return b.reshape(self.directions, 2, self.gates, 1, self.hidden)
 
     def _is_backward(self, direction: int) -> bool:
         return direction == 1 or self.op.direction == "reverse"
 
-    def _reversed(self, x: Array) -> Array:
+    def run(self) -> None:
+        """Compute the results."""
+        lengths = None
+        if self.lengths is not None:
+            need_lengths(self.lengths, self.time)
+            lengths = None if (self.lengths == self.time).all() else self.lengths
+        if self.pack is None:
+            self._add_biases()
+        if not self.is_plain:
+            np.copyto(self.rows.reshape(self.x.shape), self.x)
+        for multiply in self.products:
+            multiply()
+        for layer in self.layers:
+            self._start(layer, lengths)
+            if lengths is None:
+                before = layer.states[0]
+                for share, after in zip(layer.shares, layer.y, strict=True):
+                    layer.step(share, before, after)
+                    before = after
+            else:
+                self._run_some(layer, lengths)
+            self._finish(layer, lengths)
+
+    def _start(self, layer: _Layer, lengths: Array | None) -> None:
+        """Fill the shares and the states."""
+        for i in range(layer.which.start, layer.which.stop):
+            total = self.sums[i].reshape(self.time, self.batch, self.gates, self.hidden)
+            total = self._reversed(total, lengths) if self._is_backward(i) else total
+            source, bias = total.swapaxes(1, 2), self.bias[i]
+            target = layer.shares[:, :, i - layer.which.start]
+            if self.is_linear:  # the candidate's is first, to be added later than the others
+                np.add(source[:, :2], bias[:2], target[:, 1:3])
+                np.add(source[:, 2], bias[2], target[:, 0])
+                np.copyto(target[:, 3], 0 if self.b is None else self._biases(self.b)[i, 1, 2])
+            else:
+                np.add(source, bias, target)
+        if layer.halves:
+            some = layer.shares[:, self.is_linear :][:, : layer.halves]
+            np.multiply(some, HALF[some.dtype], some)
+        for state, given in zip(layer.states, layer.given, strict=True):
+            if given is None:
+                state.fill(0)
+            else:
+                np.copyto(state, given)
+
+    def _run_some(self, layer: _Layer, lengths: Array) -> None:
+        """Run the steps of sequences of different lengths: those that have ended keep states."""
+        h, *others = layer.states
+        after = np.empty_like(h)
+        for t, share in enumerate(layer.shares):
+            old = [state.copy() for state in others]
+            layer.step(share, h, after)
+            alive = (t < lengths)[:, np.newaxis]
+            layer.y[t].fill(0)
+            for target in (layer.y[t], h):
+                np.copyto(target, after, where=alive)
+            for state, kept in zip(others, old, strict=True):
+                np.copyto(state, kept, where=~alive)
+
+    def _finish(self, layer: _Layer, lengths: Array | None) -> None:
+        """Put what the steps left in its place."""
+        if lengths is None and self.time:
+            np.copyto(layer.states[0], layer.y[-1])
+        if layer.is_direct:
+            return
+        for i in range(layer.which.start, layer.which.stop):
+            found = layer.y[:, i - layer.which.start]
+            found = self._reversed(found, lengths) if self._is_backward(i) else found
+            np.copyto(self.y[:, i], found)
+
+    def _reversed(self, x: Array, lengths: Array | None) -> Array:
         """Return [time, batch, ..] reversed within each sequence."""
-        if self.lengths is None:
-            return x[::-1].copy()
-        steps, ends = np.arange(self.time)[:, np.newaxis], self.lengths
-        order = np.where(steps < ends, ends - 1 - steps, steps)
+        if lengths is None:
+            return x[::-1]
+        steps = np.arange(self.time)[:, np.newaxis]
+        order = np.where(steps < lengths, lengths - 1 - steps, steps)
         return np.take_along_axis(x, order.reshape(*order.shape, *(1,) * (x.ndim - 2)), 0)
 
-    def results(self) -> tuple[Array, ...]:
-        """Return y and the last states in the requested layout."""
-        y, states = self.y, [np.concatenate(parts) for parts in zip(*self.last, strict=True)]
-        if self.op.layout:
-            y, states = y.transpose(2, 0, 1, 3), [s.swapaxes(0, 1) for s in states]
-        return tuple(a.astype(self.given) for a in (y, *states))
+    def leave(self, y: Array | None, *states: Array | None) -> None:
+        """Copy y and the last states into arrays in the requested layout, unless they are there."""
+        order = (2, 0, 1, 3) if self.op.layout else (0, 1, 2, 3)
+        if y is not None and y is not self.y:
+            np.copyto(y, self.y.transpose(order), casting="unsafe")
+        for i, target in enumerate(states):
+            if target is not None:
+                place = target.swapaxes(0, 1) if self.op.layout else target
+                for layer in self.layers:
+                    np.copyto(place[layer.which], layer.states[i], casting="unsafe")
 
 
-# ── layers ───────────────────────────────────────────────────────────────────────────────────────
+@kernel(RNN, GRU, LSTM)
+def recurrent(op: LSTM | GRU | RNN, *inputs: Array | None) -> tuple[Array, ...]:
+    """Return y and the last states."""
+    given = _needed(inputs[0]).dtype
+    wide = [x.astype(sums(given)) if x is not None and x.dtype == given else x for x in inputs]
+    layer = _Sequences(op, wide, np.empty)
+    layer.run()
+    shape, ends = layer.shape, layer.shape[1:]
+    if op.layout:
+        shape, ends = (shape[2], *shape[:2], shape[3]), (ends[1], ends[0], ends[2])
+    count = len(layer.layers[0].states)
+    found = tuple(np.empty(each, given) for each in (shape, *(ends,) * count))
+    layer.leave(*found)
+    return found
 
 
-@kernel(RNN)
-def rnn(
-    op: RNN,
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-) -> tuple[Array, ...]:
-    """Run every step as f(w x + r h + b)."""
-    sequences = _Sequences(op, (x, w, r), sequence_lens)
-    of_input, of_state = sequences.biases(b)
-    for layer in sequences.layers(("Tanh",), [initial_h]):
-        sequences.run(layer, of_input + of_state, _rnn_step(layer))
-    return sequences.results()
+@builder(RNN, GRU, LSTM)
+def recurrent_step(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Prepare the layer when the step is bound; half floats are converted in every run."""
+    node, op = chain.head, chain.head.op
+    assert isinstance(op, RNN | GRU | LSTM)
+    x, w, r, *rest = node.inputs
+    x, w, r = _needed(x), _needed(w), _needed(r)
+    dtype = x.tensor.dtype
+    if sums(dtype) != dtype:
+        plain = KERNELS[type(op)]
+        return HostStep(node.kind, site, lambda bound: [record_kernel(node, plain, bound)])
+    is_fixed = all(v is None or v.is_constant for v in (w, r, *rest[:1], *rest[4:]))
+    rows = prod(x.tensor.dims[:2]) * w.tensor.dims[0] * r.tensor.dims[2]
+    most = ScratchLayout()
+    for count in (x.tensor.size, rows * op.gates, rows * (op.gates + 1), rows, *(1,) * op.gates):
+        most.take(count, dtype)
+
+    def record(bound: Bound) -> list[Tape]:
+        used = ScratchLayout()
+
+        def scratch(shape: tuple[int, ...], dtype: DType) -> Array:
+            return bound.scratch(used.take(prod(shape), dtype), shape)
+
+        def pack(which: slice, halves: int, gates: slice) -> Array:
+            layout = ("columns of gates", which.start, which.stop, halves, gates.start, gates.stop)
+            return bound.packed((r,), layout, partial(_columns, op.gates, which, halves, gates))
+
+        arrays = [bound.get(v) for v in node.inputs]
+        targets = [bound.get(v) for v in node.outputs]
+        layer = _Sequences(op, arrays, scratch, targets[0], pack if is_fixed else None)
+        return [[layer.run, partial(layer.leave, *targets)]]
+
+    return HostStep(node.kind, site, record, own=most.nbytes)
 
 
-def _product(state: Array, r: Array) -> tuple[Array, Callable[[], object]]:
-    """Return the buffer of the gates of state @ r, and the call that computes it."""
-    found = np.empty((len(r), *state.shape), r.dtype)
-    return found, recorded(state[np.newaxis], r, found, is_fixed=True)
+def _columns(count: int, which: slice, halves: int, gates: slice, r: Array) -> Array:
+    """Return the weights of some directions and gates; see `CellWeights.columns`."""
+    directions, rows, hidden = r[which].shape
+    found = r[which].reshape(directions, count, rows // count, hidden).copy()
+    np.multiply(found[:, :halves], HALF[r.dtype], found[:, :halves])
+    columns = found[:, gates].reshape(directions, -1, hidden).swapaxes(1, 2)
+    missing = -columns.shape[2] % COLUMNS
+    return np.ascontiguousarray(np.pad(columns, ((0, 0), (0, 0), (0, missing))))
 
 
-def _rnn_step(layer: _Directions) -> Step:
-    (h,), (f,) = layer.state, layer.functions
-    (gate,), multiply = _product(h, layer.r)
-
-    def step(share: Array) -> None:
-        multiply()
-        np.add(gate, share[0], gate)
-        f(gate, h)
-
-    return step
-
-
-@kernel(GRU)
-def gru(
-    op: GRU,
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-) -> tuple[Array, ...]:
-    """Run every step as (1 - z) * g(candidate) + z * h."""
-    sequences = _Sequences(op, (x, w, r), sequence_lens)
-    of_input, of_state = sequences.biases(b)
-    bias = of_input + of_state
-    if op.linear_before_reset:  # the recurrent bias is reset together with the product
-        bias[..., 2 * sequences.hidden :] = of_input[..., 2 * sequences.hidden :]
-    for layer in sequences.layers(("Sigmoid", "Tanh"), [initial_h]):
-        if op.linear_before_reset:
-            step = _gru_linear_step(layer, of_state[layer.which, 2 * sequences.hidden :])
-        else:
-            step = _gru_step(layer)
-        sequences.run(layer, bias, step)
-    return sequences.results()
-
-
-def _gru_step(layer: _Directions) -> Step:
-    """Reset the state before its product."""
-    (h,), (f, g) = layer.state, layer.functions
-    reset = np.empty_like(h)
-    gates, multiply = _product(h, layer.r[:2])
-    (new,), multiply_reset = _product(reset, layer.r[2:])
-    z, k = gates
-
-    def step(share: Array) -> None:
-        multiply()
-        np.add(gates, share[:2], gates)
-        f(gates, gates)
-        np.multiply(k, h, reset)
-        multiply_reset()
-        np.add(new, share[2], new)
-        g(new, new)
-        _mix(h, new, z)
-
-    return step
-
-
-def _gru_linear_step(layer: _Directions, bias: Array) -> Step:
-    """Reset the state's product and its bias [directions, hidden]."""
-    (h,), (f, g) = layer.state, layer.functions
-    shift = np.empty_like(h)
-    np.copyto(shift, bias[:, np.newaxis])
-    found, multiply = _product(h, layer.r)
-    gates, (z, k, new) = found[:2], found
-
-    def step(share: Array) -> None:
-        multiply()
-        np.add(gates, share[:2], gates)
-        f(gates, gates)
-        np.add(new, shift, new)
-        np.multiply(new, k, new)
-        np.add(new, share[2], new)
-        g(new, new)
-        _mix(h, new, z)
-
-    return step
-
-
-def _mix(h: Array, new: Array, z: Array) -> None:
-    """Compute new + z * (h - new) into h."""
-    np.subtract(h, new, h)
-    np.multiply(h, z, h)
-    np.add(h, new, h)
-
-
-@kernel(LSTM)
-def lstm(
-    op: LSTM,
-    x: Array,
-    w: Array,
-    r: Array,
-    b: Array | None = None,
-    sequence_lens: Array | None = None,
-    initial_h: Array | None = None,
-    initial_c: Array | None = None,
-    p: Array | None = None,
-) -> tuple[Array, ...]:
-    """Run every step as c = f * c + i * g(gates), h = o * h(c)."""
-    sequences = _Sequences(op, (x, w, r), sequence_lens)
-    of_input, of_state = sequences.biases(b)
-    for layer in sequences.layers(("Sigmoid", "Tanh", "Tanh"), [initial_h, initial_c]):
-        peepholes = None if p is None else sequences.wide(p)[layer.which, np.newaxis]
-        step = _lstm_step(layer, peepholes, bool(op.input_forget))
-        sequences.run(layer, of_input + of_state, step)
-    return sequences.results()
-
-
-def _lstm_step(layer: _Directions, peepholes: Array | None, input_forget: bool) -> Step:
-    """Compute three gates and the new cell; without peepholes, all gates at once.
-
-    Args:
-        layer: the directions.
-        peepholes: from the cell to input, output and forget gate [directions, 1, 3 * hidden].
-        input_forget: whether the forget gate is 1 minus the input gate.
-    """
-    (hidden, cell), (f, g, h) = layer.state, layer.functions
-    size, spare = cell.shape[-1], np.empty_like(cell)
-    gates, multiply = _product(hidden, layer.r)
-    (i, o, k, new), together = gates, gates[:3]
-    # With sigmoid(x) = tanh(x / 2) / 2 + 1/2, all four gates are one hyperbolic tangent.
-    are_usual = f is _sigmoid and g is np.tanh
-    half = _HALF[gates.dtype]
-
-    def activate() -> None:
-        if are_usual:
-            np.multiply(together, half, together)
-            np.tanh(gates, gates)
-            np.multiply(together, half, together)
-            np.add(together, half, together)
-        else:
-            f(together, together)
-            g(new, new)
-
-    def update() -> None:
-        """Compute the new cell from the gates."""
-        if input_forget:
-            np.subtract(1, i, k)
-        np.multiply(cell, k, cell)
-        np.multiply(i, new, spare)
-        np.add(cell, spare, cell)
-
-    def step(share: Array) -> None:
-        multiply()
-        np.add(gates, share, gates)
-        activate()
-        update()
-        h(cell, spare)
-        np.multiply(o, spare, hidden)
-
-    def step_with_peepholes(share: Array) -> None:
-        multiply()
-        np.add(gates, share, gates)
-        for gate, weight in ((i, pi), (k, pf)):
-            np.multiply(weight, cell, spare)
-            np.add(gate, spare, gate)
-            f(gate, gate)
-        g(new, new)
-        update()
-        np.multiply(po, cell, spare)
-        np.add(o, spare, o)
-        f(o, o)
-        h(cell, spare)
-        np.multiply(o, spare, hidden)
-
-    if peepholes is None:
-        return step
-    pi, po, pf = (peepholes[..., n * size : (n + 1) * size] for n in range(3))
-    return step_with_peepholes
+def _needed(x: T | None) -> T:
+    assert x is not None
+    return x
