@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
 from ....runtime.ops import gather as ops
-from ..engine.registry import kernel
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import record_kernel
+from ..engine.chain import Chain
+from ..engine.registry import KERNELS, builder, kernel
+from ..engine.step import Bound, HostStep, Tape
 
 #: Elements of a slice from which slices are combined as a whole if none occurs twice.
 WIDE = 8
+#: Maximum number of constant indices that a plan keeps as places.
+MOST = 1 << 20
 
 
 def _from_front(indices: Array, size: int, what: str = "indices") -> Array:
@@ -49,10 +59,15 @@ def _along(axis: int, data: Array, indices: Array) -> tuple[Array, ...]:
 @kernel(ops.GatherND)
 def gather_nd(op: ops.GatherND, data: Array, indices: Array, *, out: Array) -> None:
     """Take the slices at the coordinates in the last axis of `indices`."""
-    batch = tuple(np.ogrid[tuple(slice(size) for size in indices.shape[: op.batch_dims])])
-    inner = indices.ndim - 1 - op.batch_dims
+    _gather(data, _in_batch(op.batch_dims, data, indices), out)
+
+
+def _in_batch(count: int, data: Array, indices: Array) -> tuple[Array, ...]:
+    """Return full coordinates, with those of the first `count` axes."""
+    batch = tuple(np.ogrid[tuple(slice(size) for size in indices.shape[:count])])
+    inner = indices.ndim - 1 - count
     lead = tuple(grid.reshape(*grid.shape, *[1] * inner) for grid in batch)
-    _gather(data, (*lead, *_coordinates(data.shape[op.batch_dims :], indices)), out)
+    return (*lead, *_coordinates(data.shape[count:], indices))
 
 
 def _gather(data: Array, where: tuple[Array, ...], out: Array) -> None:
@@ -164,3 +179,73 @@ def compress(op: ops.Compress, data: Array, condition: Array) -> Array:
     axis, data = (0, data.reshape(-1)) if op.axis is None else (op.axis, data)
     places = _from_front(np.flatnonzero(condition), data.shape[axis], "places of the condition")
     return np.take(data, places, axis)
+
+
+# ── constant indices ─────────────────────────────────────────────────────────────────────────────
+
+
+@builder(ops.Gather, ops.GatherElements, ops.GatherND, ops.ScatterElements, ops.ScatterND)
+def at_constant_places(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Check constant indices once, and read or write a range of them as a slice."""
+    node, kernel = chain.head, KERNELS[type(chain.head.op)]
+    _, indices, _ = chain.operands
+
+    def record(bound: Bound) -> list[Tape]:
+        if indices.is_constant and 0 < indices.tensor.size <= MOST:
+            arrays = [bound[value] for value in node.inputs if value is not None]
+            try:
+                return [_recorded(node.op, *arrays, out=bound[node.output])]
+            except IndexError:
+                pass  # which the run reports
+        return [record_kernel(node, kernel, bound)]
+
+    return HostStep(node.kind, site, record)
+
+
+def _recorded(op: Op, data: Array, indices: Array, *updates: Array, out: Array) -> Tape:
+    """Return the calls for indices that do not change; raises IndexError if one is out of range."""
+    if isinstance(op, ops.Gather):
+        places = _from_front(indices, data.shape[op.axis])
+        return [_taking(data, places, op.axis, out)]
+    if isinstance(op, ops.GatherElements | ops.ScatterElements):
+        where = _along(op.axis, data, indices)
+    elif isinstance(op, ops.GatherND):
+        where = _in_batch(op.batch_dims, data, indices)
+    else:
+        where = _coordinates(data.shape, indices)
+    places, inner = _places(data.shape, where), data.shape[len(where) :]
+    if not updates:
+        return [_taking(data.reshape(-1, *inner), places, 0, out)]
+    tape: Tape = [partial(np.copyto, out, data)]
+    added, part = updates[0].reshape(-1, prod(inner)), _as_slice(places)
+    rows = out.reshape(-1, prod(inner), copy=False)
+    assert isinstance(op, ops.ScatterElements | ops.ScatterND)
+    combine = _REDUCTIONS.get(op.reduction)
+    if not added.size:
+        return tape
+    if part is not None and combine is None:
+        return [*tape, partial(np.copyto, rows[part], added)]
+    if part is not None and combine is not None:
+        return [*tape, partial(combine, rows[part], added, out=rows[part])]
+    if combine is None:
+        return [*tape, partial(rows.__setitem__, places.reshape(-1), added)]
+    return [*tape, partial(_scatter, out, where, updates[0], op.reduction)]
+
+
+def _taking(data: Array, places: Array, axis: int, out: Array) -> Callable[[], object]:
+    """Return the call that takes slices along an axis."""
+    part = _as_slice(places)
+    if part is None:
+        return partial(np.take, data, places, axis, out, "clip")
+    view = data[(slice(None),) * (axis % data.ndim) + (part,)]
+    return partial(np.copyto, out.reshape(view.shape, copy=False), view)
+
+
+def _as_slice(places: Array) -> slice | None:
+    """Return places that ascend in equal steps as a slice; None for others."""
+    each = places.reshape(-1)
+    steps = np.diff(each)
+    step = int(steps[0]) if steps.size else 1
+    if step <= 0 or (steps != step).any():
+        return None
+    return slice(int(each[0]), int(each[-1]) + 1, step)
