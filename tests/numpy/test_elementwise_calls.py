@@ -141,3 +141,41 @@ def test_extremes_with_numbers(dtype: np.dtype, shape: tuple[int, ...], is_first
                 elementwise_call(ELEMENTWISE[op](op()), *operands, out=found)()
             want = function(*(a.astype(np.float64) for a in operands))
             assert np.array_equal(found.astype(np.float64), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [10, 7000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("slopes", [(0.25,), (1.5,), (-0.5,), (0.0,), (1, 0.5, -2, 0, 3)], ids=str)
+def test_slopes(slopes: tuple[float, ...], dtype: np.dtype, size: int) -> None:
+    x, slope = np.resize(VALUES, (5, size)).astype(dtype), np.array(slopes, dtype)[:, np.newaxis]
+    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        want = np.where(wide < 0, wide * slope.astype(np.float64), wide)
+    found = np.empty_like(x)
+    functions = {ops.PRelu: ops.PRelu()}
+    functions |= {ops.LeakyRelu: ops.LeakyRelu(alpha=slopes[0])} if len(slopes) == 1 else {}
+    for kind, op in functions.items():
+        operands = (x, slope) if kind is ops.PRelu else (x,)
+        with np.errstate(invalid="ignore"):
+            elementwise_call(ELEMENTWISE[kind](op), *operands, out=found)()
+        tolerance = {2: 1e-2, 4: 1e-6, 8: 0}[dtype.itemsize]
+        np.testing.assert_allclose(found.astype(np.float64), want, tolerance, 0)
+
+
+@pytest.mark.parametrize("size", [10, 7000])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_exponentials_below_zero(dtype: np.dtype, size: int) -> None:
+    x = np.resize(VALUES, size).astype(dtype)
+    wide, tolerance = x.astype(np.float64), {2: 1e-2, 4: 1e-6, 8: 1e-15}[dtype.itemsize]
+    found = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        below = np.expm1(np.minimum(wide, 0))
+        selu = ops.Selu()
+        cases = ((ops.Elu(alpha=0.5), 0.5, 1.0), (selu, selu.alpha, selu.gamma))
+        for op, alpha, gamma in cases:
+            elementwise_call(ELEMENTWISE[type(op)](op), x, out=found)()
+            want = gamma * np.where(wide > 0, wide, alpha * below)
+            np.testing.assert_allclose(found.astype(np.float64), want, tolerance, 0)
+        elementwise_call(ELEMENTWISE[ops.Shrink](ops.Shrink(lambd=1.5, bias=0.5)), x, out=found)()
+    want = np.where(wide < -1.5, wide + 0.5, np.where(wide > 1.5, wide - 0.5, 0))
+    np.testing.assert_allclose(found.astype(np.float64), want, tolerance, 0)
