@@ -149,16 +149,11 @@ class Builder:
         return self(to_sizes(known), value, self.integers(known, name))
 
     def view(self, value: Value, shape: Shape) -> Value:
-        """Return a value in another shape; a single unknown size may be that of another axis.
-
-        Sizes without a symbol need not be equal, so the only one is computed.
-        """
+        """Return a value in another shape; a single unknown size may be that of another axis."""
         own = shape_of(value) or shape
-        alone = sum(not isinstance(size, int) for size in shape) == 1
-        kept = [own[axis : axis + 1] == (size,) for axis, size in enumerate(shape)]
         sizes = [
-            size if isinstance(size, int) else 0 if same and (size is not None or not alone) else -1
-            for size, same in zip(shape, kept, strict=True)
+            size if isinstance(size, int) else 0 if own[axis : axis + 1] == (size,) else -1
+            for axis, size in enumerate(shape)
         ]
         op = to_sizes(sizes) if all(isinstance(size, int) for size in shape) else Reshape()
         return self(op, value, self.integers(sizes, "shape"))
