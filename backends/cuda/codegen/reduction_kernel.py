@@ -173,11 +173,14 @@ def _spread(
     along = not result[-1]
     heads = (operands[0] if along else y, *operands)
     vector, reads = vector_of(heads, sizes, merged[: 2 * n + 1], walks)
-    itemsize = max(each.dtype.itemsize for each in operands)
-    shares, vector = _shares(results, count, vector, itemsize, along=along)
+    widest = vector
+    shares, vector = _shares(results, count, vector, along=along)
     blocks = ceil_div(results * shares, THREADS * (1 if along else vector))
     if blocks < FEW_BLOCKS and count > MAX_SERIAL * shares * (vector if along else 1):
         return f"{count} elements for each of {results} results"
+    if not along and count > MAX_ROWS * shares:
+        size = widest * max(each.dtype.itemsize for each in operands)
+        shares, vector = _of_many(results, shares, widest, size), widest
 
     def of_result(row: Ints) -> Ints:
         return tuple(row[i] for i in stays) or (0,)
@@ -201,9 +204,7 @@ def _spread(
     return _Spread(results, count, vector, shares, along, index, args, tuple(constants))
 
 
-def _shares(
-    results: int, count: int, vector: int, itemsize: int, *, along: bool
-) -> tuple[int, int]:
+def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int, int]:
     """Return how many threads share a result, and how many adjacent elements each computes.
 
     Lanes of a warp read adjacent elements; beyond that, threads share results that are few.
@@ -217,15 +218,17 @@ def _shares(
         while shares < THREADS and results * shares < ENOUGH and steps > 4 * shares:
             shares *= 2
         return shares, vector
-    widest = vector
     while vector > 1 and results // vector * min(count, FEW_SHARES) < ENOUGH:
         vector //= 2
     shares = 1
     while shares < FEW_SHARES and results // vector * shares < ENOUGH and count >= 2 * shares:
         shares *= 2
-    if count <= MAX_ROWS * shares:
-        return shares, vector
-    most = max(FEW_SHARES, THREADS * widest * itemsize // SECTOR)
-    while shares < min(most, THREADS) and results // widest * shares < ENOUGH:
+    return shares, vector
+
+
+def _of_many(results: int, shares: int, vector: int, nbytes: int) -> int:
+    """Return how many threads share a result of many rows that each reads in words of `nbytes`."""
+    most = max(FEW_SHARES, THREADS * nbytes // SECTOR)
+    while shares < min(most, THREADS) and results // vector * shares < ENOUGH:
         shares *= 2
-    return shares, widest
+    return shares
