@@ -308,38 +308,28 @@ def launch(
         boxes: windows whose pixels are cut once; None if there are none.
     """
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
-    each, tiles_m = ceil_div(ceil_div(k, HALVES_BLOCK), splits), ceil_div(m, tile.bm)
-    nbytes = shared(tile, each, splits, ready=ready, normalized=norm is not None)
     windows = a if ready and isinstance(a, Image) else None
-    if boxes:
-        entry, threads, rows = "swap_f16x3_boxes", LOADERS, boxes.rows
-        each, tiles_m, nbytes = boxes.each, boxes.tiles, boxes.shared
-    elif windows is not None:
-        entry, threads = "swap_f16x3_windows", WINDOW_LOADERS
-        rows = image_halves.arguments(windows, tile.bm, stored=m)
-    else:
-        entry, threads = "swap_f16x3", LOADERS
-        rows = {**_rows_of(a, m, ready=ready), **_norm_args(norm), "moments": moments}
+    form = _form_of(gemm, config, ready=ready, norm=norm, moments=moments, boxes=boxes)
     halves = " in halves" if ready else ""
     before = ", moments" if moments is not None and norm is None else ""
     after = f" after {norm.kind}," if norm else ""
     kept = kept_fours(gemm.shape, config) if norm and norm.kept else 0
     return Launch(
         "gemm/swap_f16x3.cu",
-        entry,
-        grid=(tiles_m * ceil_div(n, COLUMNS), splits, 1),
-        block=128 * tile.slices + threads,
+        form.entry,
+        grid=(form.tiles * ceil_div(n, COLUMNS), splits, 1),
+        block=128 * tile.slices + form.threads,
         args={
-            **rows,
+            **form.rows,
             **{"w": gemm.b, "scales": gemm.scales},
             **{"c": gemm.c if epilogue.plain else None, "halves": epilogue.halves},
             **{"bias": gemm.bias, **epilogue.args, "m": m, "n": n, "ldc": gemm.ldc},
-            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": tiles_m},
+            **{"rows_w": ceil_div(n, 8) * 8, "tiles_m": form.tiles},
         },
         types=(*gemm.elements, *epilogue.aliases),
         constants=(
             *tile.constants("BM", "SLICES", "STAGES"),
-            *(("EACH", each), ("K", k), ("A_IN_HALVES", ready)),
+            *(("EACH", form.each), ("K", k), ("A_IN_HALVES", ready)),
             *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
             *(("MEASURED", bool(before)), ("KEPT", kept)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
@@ -354,13 +344,58 @@ def launch(
                 f"#define BOXES {tile.boxes}",
             )
         ),
-        shared=target.alone(nbytes),
+        shared=target.alone(form.shared),
         cluster=(1, splits, 1),
         note=f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip(),
         pitched=tuple(
             t for t in gemm.pitched(epilogue.pitched) if windows is None or t is not a.data
         ),
     )
+
+
+@record
+class _Form:
+    """An entry of the kernel for one product.
+
+    Attributes:
+        entry: its name.
+        threads: that bring operands.
+        rows: arguments that say where rows of A are.
+        tiles: of these rows.
+        each: steps of a block.
+        shared: its bytes of shared memory.
+    """
+
+    entry: str
+    threads: int
+    rows: Mapping[str, Any]
+    tiles: int
+    each: int
+    shared: int
+
+
+def _form_of(
+    gemm: GemmArguments,
+    config: Config,
+    *,
+    ready: bool,
+    norm: RowsNorm | None,
+    moments: Scratch | None,
+    boxes: Boxes | None,
+) -> _Form:
+    """Return the entry for the rows of a product; see `launch`."""
+    if boxes:
+        boxed = boxes.rows, boxes.tiles, boxes.each, boxes.shared
+        return _Form("swap_f16x3_boxes", LOADERS, *boxed)
+    (m, _, k), tile, a = gemm.shape, config.tile, gemm.a
+    each = ceil_div(ceil_div(k, HALVES_BLOCK), config.splits)
+    nbytes = shared(tile, each, config.splits, ready=ready, normalized=norm is not None)
+    sizes = ceil_div(m, tile.bm), each, nbytes
+    if ready and isinstance(a, Image):
+        rows = image_halves.arguments(a, tile.bm, stored=m)
+        return _Form("swap_f16x3_windows", WINDOW_LOADERS, rows, *sizes)
+    rows = {**_rows_of(a, m, ready=ready), **_norm_args(norm), "moments": moments}
+    return _Form("swap_f16x3", LOADERS, rows, *sizes)
 
 
 def _rows_of(a: Source, m: int, *, ready: bool) -> dict[str, Any]:
