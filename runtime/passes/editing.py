@@ -46,6 +46,11 @@ def static_dims(dims: Iterable[Dim] | None) -> tuple[int, ...] | None:
     return None if dims is None or len(known) < len(given) else known
 
 
+def without_ones(shape: Shape) -> Shape:
+    """Return the sizes of the axes that have not size 1."""
+    return tuple(size for size in shape if size != 1)
+
+
 def dims_of(value: Value | None) -> tuple[int, ...] | None:
     """Return the dimensions of a tensor as integers; None unless all are known."""
     return static_dims(shape_of(value))

@@ -14,7 +14,6 @@ import numpy as np
 from ..base.record import record
 from ..ir.dtypes import int64
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Shape
 from ..ops.control import Loop
 from ..ops.cuts import part_of
 from ..ops.elementwise import Add, Cast, Equal, Where
@@ -24,7 +23,17 @@ from ..ops.reduce import CumSum
 from ..ops.sequence import ConcatFromSequence, SequenceAt, SplitToSequence
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, size_of, unviewed
+from .editing import (
+    Builder,
+    drop,
+    dtype_of,
+    number,
+    rank_of,
+    shape_of,
+    size_of,
+    unviewed,
+    without_ones,
+)
 from .sum_bags import appended, round_count
 
 
@@ -168,7 +177,8 @@ def _repeated(
     left, right = whole[:axis], whole[axis + 1 :]
     if (shape[:axis], shape[axis + 1 :]) != (left, right) or None in (*left, *right):
         return None
-    if _wide(before[:place]) != _wide(left) or _wide(before[place + 1 :]) != _wide(right):
+    beside = before[:place], before[place + 1 :]
+    if any(without_ones(a) != without_ones(b) for a, b in zip(beside, (left, right), strict=True)):
         return None
     return _Repeats(of_row.source, axis, of_count.source, count[1])
 
@@ -178,14 +188,10 @@ def _unviewed(value: Value) -> Value:
     value = unviewed(value)
     while (node := value.producer) is not None and isinstance(node.op, Expand):
         before, after = shape_of(node.operands[0]), shape_of(value)
-        if before is None or after is None or _wide(before) != _wide(after):
+        if before is None or after is None or without_ones(before) != without_ones(after):
             break
         value = unviewed(node.operands[0])
     return value
-
-
-def _wide(sizes: Shape) -> Shape:
-    return tuple(size for size in sizes if size != 1)
 
 
 def _element(vector: Value, at: int) -> tuple[Value, bool] | None:

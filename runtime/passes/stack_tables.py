@@ -10,7 +10,7 @@ import numpy as np
 from ..base.record import record
 from ..ir.dtypes import int32, int64
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Array, Shape
+from ..ir.types import Array
 from ..ops.cuts import place_of
 from ..ops.elementwise import Add, And, GreaterOrEqual, Less, Where
 from ..ops.gather import Gather
@@ -18,7 +18,17 @@ from ..ops.movement import Concat, Transpose
 from ..ops.shape import RESHAPES, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from .driver import Context
-from .editing import Builder, dims_of, drop, dtype_of, shape_of, size_of, static_dims, unviewed
+from .editing import (
+    Builder,
+    dims_of,
+    drop,
+    dtype_of,
+    shape_of,
+    size_of,
+    static_dims,
+    unviewed,
+    without_ones,
+)
 
 #: Minimum number of tables, and maximum bytes of all, which are copied.
 _COUNT, _LARGE = 4, 2**28
@@ -79,12 +89,12 @@ def _rows(graph: Graph, concat: Node, value: Value) -> _Rows | None:
     if not _is_read_by(graph, value, reader, concat, places):
         return None
     axis = normalize_axis(getattr(concat.op, "axis", 0), len(shape))
-    before, width = _without_ones(shape[:axis]), table.data.shape[1]
-    is_row = shape[-1] == width and not _without_ones(shape[axis:-1])
+    before, width = without_ones(shape[:axis]), table.data.shape[1]
+    is_row = shape[-1] == width and not without_ones(shape[axis:-1])
     is_known = before == shape[:axis] or static_dims(shape) is not None
-    if is_row and is_known and before == _without_ones(places):
+    if is_row and is_known and before == without_ones(places):
         return _Rows(made, table, index, leads=False)
-    leads = axis == 0 and shape == (1, *places, width) and _without_ones(places) == places
+    leads = axis == 0 and shape == (1, *places, width) and without_ones(places) == places
     return _Rows(made, table, index, leads=True) if leads else None
 
 
@@ -195,7 +205,7 @@ def _stacked(add: Builder, indices: Sequence[Value]) -> Value:
     """Return indices of equal shapes, apart from axes of 1, along one more axis, the last one."""
     columns = _columns(indices)
     if columns is None:
-        rank = len(_without_ones(shape_of(indices[0]) or ()))
+        rank = len(without_ones(shape_of(indices[0]) or ()))
         last = add.integers([rank])
         parts = (add(Unsqueeze(), _squeezed(add, index, 0), last) for index in indices)
         return add(Concat(axis=rank), *parts)
@@ -215,7 +225,7 @@ def _squeezed(add: Builder, value: Value, kept: int) -> Value:
 
 def _columns(indices: Sequence[Value]) -> tuple[Value, list[int]] | None:
     """Return a tensor and the places along its last axis that indices are, if they are of one."""
-    wanted = _without_ones(shape_of(indices[0]) or ())
+    wanted = without_ones(shape_of(indices[0]) or ())
     source: Value | None = None
     places: list[int] = []
     for value in indices:
@@ -225,13 +235,8 @@ def _columns(indices: Sequence[Value]) -> tuple[Value, list[int]] | None:
             return None
         source = source or made.operands[0]
         shape = shape_of(source) or ()
-        is_last = found[0] == len(shape) - 1 and _without_ones(shape[:-1]) == wanted
+        is_last = found[0] == len(shape) - 1 and without_ones(shape[:-1]) == wanted
         if made.operands[0] is not source or not is_last:
             return None
         places.append(found[1])
     return None if source is None else (source, places)
-
-
-def _without_ones(shape: Shape) -> Shape:
-    """Return the sizes of the axes that have not size 1."""
-    return tuple(size for size in shape if size != 1)
