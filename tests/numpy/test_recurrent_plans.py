@@ -23,7 +23,7 @@ OTHERS = {
     "LSTM": ["Sigmoid", "Relu", "Tanh"],
 }
 TIME, SIZE = 5, 6
-SHAPES = [(1, 3), (1, 16), (3, 5), (2, 33)]  # of a state
+SHAPES = [(1, 3), (1, 16), (3, 5), (2, 33), (4, 200)]  # of a state
 
 
 def network(
@@ -31,10 +31,10 @@ def network(
 ) -> ModelProto:
     """Return a layer with constant weights, whose first states are inputs."""
     count, rng = 2 if direction == "bidirectional" else 1, np.random.default_rng(3)
-    rows = GATES[kind] * hidden
+    rows, most = GATES[kind] * hidden, hidden**-0.5
     shapes = {"w": (count, rows, SIZE), "r": (count, rows, hidden), "b": (count, 2 * rows)}
     constants = [
-        numpy_helper.from_array(rng.uniform(-0.6, 0.6, shape).astype(np.float32), name)
+        numpy_helper.from_array(rng.uniform(-most, most, shape).astype(np.float32), name)
         for name, shape in shapes.items()
     ]
     shapes = {"x": (TIME, batch, SIZE), "h": (count, batch, hidden)}

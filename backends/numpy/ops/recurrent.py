@@ -23,7 +23,7 @@ from ..engine.apply import record_kernel
 from ..engine.chain import Chain
 from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
-from ..numerics.products import COLUMNS, recorded, sums
+from ..numerics.products import COLUMNS, is_small, recorded, sums
 from .movement import need_lengths
 from .recurrent_activations import HALF, Function, activations, sigmoid
 from .recurrent_steps import CellWeights, Step, gru_step, linear_gru_step, lstm_step, rnn_step
@@ -33,6 +33,8 @@ T = TypeVar("T")
 #: Minimum elements of a gate for which products of several sequences have all gates at once: calls
 #: on slices of fewer take longer.
 FEWEST = 32
+#: Maximum weights for which a vector's product takes less time by columns: others are not cached.
+LARGEST = 1 << 19
 #: Default activations.
 USUAL = {RNN: ("Tanh",), GRU: ("Sigmoid", "Tanh"), LSTM: ("Sigmoid", "Tanh", "Tanh")}
 
@@ -148,11 +150,19 @@ class _Sequences:
         self, which: slice, functions: tuple[Function, ...], is_plain: bool
     ) -> tuple[Callable[[slice], Array] | None, int]:
         """Return what gives columns of constant weights, and how many gates are halved in them."""
-        if self.pack is None or (self.batch > 1 and self.hidden < FEWEST):
+        if self.pack is None or not self._is_one_product():
             return None, 0
         is_usual = is_plain and functions[:2] == (sigmoid, np.tanh)
         halves = self.gates - 1 if is_usual else 0
         return partial(self.pack, which, halves), halves
+
+    def _is_one_product(self) -> bool:
+        """Whether a copy of constant weights pays, by which a product has all gates at once."""
+        rows = self.gates * self.hidden
+        if self.batch == 1:
+            return rows * self.hidden <= LARGEST
+        each, together = (is_small(self.batch, self.hidden, n) for n in (self.hidden, rows))
+        return self.hidden >= FEWEST and each == together
 
     def _step(self, weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
         if isinstance(self.op, LSTM):
