@@ -57,6 +57,7 @@ def _function(module: str, name: str) -> Any:
 
 _AVERAGED = Finder("conv.averaged", "averaged_conv_at", ("tail",))
 _CHANNELS = Finder("attention.channels", "channel_attention_at")
+_EXCITED = Finder("conv.excite", "excited_at", ("tail",))
 _FEW_ROWS = Finder("gemm.few_rows", "few_rows_at", ("tail", "meeting"))
 _MEASURED = Finder("gemm.measured", "measured_products_at", ("tail", "meeting"))
 _GATED = Finder("gemm.gated", "gated_products_at", ("meeting",))
@@ -116,7 +117,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         _ROTATED_PRODUCT,
         Finder("gemm.chosen", "chosen_matrices_at"),
     ),
-    Gemm: (_MEASURED, _FEW_ROWS, _GATED, _NORMALIZED),
+    Gemm: (_EXCITED, _MEASURED, _FEW_ROWS, _GATED, _NORMALIZED),
     MatMulNBits: (_MEASURED, _FEW_ROWS, _GATED),
     **dict.fromkeys((GRU, LSTM, RNN), (_MOVED_LAYER,)),
     ReduceMean: (Finder("norm.variance", "variance_at"), _AVERAGED),

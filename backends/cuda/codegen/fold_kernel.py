@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from math import gcd, prod
 
-from ....runtime.ir.dtypes import FLOATS, bool_, float64, uint32, uint64
+from ....runtime.ir.dtypes import FLOATS, bool_, float32, float64, uint32, uint64
+from ....runtime.ops.reduce import ReduceSum
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, order
 from ..recipe.source import arithmetic
 from .elementwise import NUMBERS
-from .folds import ReduceFormula
+from .folds import FOLDS, ReduceFormula
 
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
+#: The same of pixels whose sums another kernel adds up.
+OF_PART = 256
 #: Elements per block of rows that several blocks share, if they have at most as many such parts: in
 #: the logits of a token the blocks are few, and each has little more to do than wait for memory.
 SHARED_CHUNK = 1024
@@ -144,6 +147,41 @@ def _pass(
         ),
         note=f"of {count}",
     )
+
+
+def sums_of_pixels(x: Tensor, *, launches: bool) -> tuple[Launch, int]:
+    """Return the launch that adds up pixels of images of floats, and in how many parts.
+
+    Sums are float32 at the beginning of the workspace, a row of channels for each part.
+
+    Args:
+        x: dense images whose channels are last.
+        launches: whether the next kernel starts before this one waits for its predecessor.
+    """
+    how, pixels, channels = FOLDS[ReduceSum], prod(x.dims[2:]), x.dims[1]
+    chunk = ceil_div(pixels, ceil_div(pixels, OF_PART))
+    parts = ceil_div(pixels, chunk)
+    vector = _word(WORD, channels, x)
+    warps, blocks = min(ROWS, _warps(chunk, vector)), ceil_div(channels, COLUMNS)
+    launch = Launch(
+        "reduce/reduce.cu",
+        "reduce_columns",
+        grid=(x.dims[0] * parts, blocks, 1),
+        block=warps * COLUMNS,
+        args={
+            **{"x": x, "y": Scratch(0), "inner": channels, "parts": parts, "chunk": chunk},
+            **{"count": pixels, "total": pixels},
+        },
+        types=(("X", x.dtype), ("Y", float32), ("A", float32)),
+        constants=(
+            *(("ROWS", warps), ("LANES", COLUMNS), ("WARPS", 1), ("VECTOR", vector)),
+            *(("FIRST", True), ("LAST", False)),
+        ),
+        code=f"#define LAUNCHES {int(launches)}\n{how.code(float32)}",
+        scratch=4 * x.dims[0] * parts * channels,
+        note=f"sums of {pixels}",
+    )
+    return launch, parts
 
 
 def _warps(rows: int, vector: int) -> int:

@@ -2,10 +2,23 @@
 // when these are done.
 //
 // Compile-time, besides those of store_registers.cuh: TN, eights of columns; F16X3, whether columns have factors; ROOM, whether
-// threads have registers to spare.
+// threads have registers to spare. With TOTALS, a macro, also the totals of columns are stored, a row for every 16 rows.
 
 // Of tiles of one block and of few columns, stored in fours.
 constexpr bool EARLY_OPERANDS = ROOM && SPLIT == WHOLE && !BLOCKWISE && FOURS && TN <= 8;
+
+#if TOTALS
+// Stores the sums of the rows of a warp in four columns of each lane: one of those that have the same columns.
+__device__ __forceinline__ void store_totals(const Results& results, float (&total)[4], int band, int column)
+{
+#pragma unroll
+    for (int other = 4; other < 32; other *= 2)
+#pragma unroll
+        for (int q = 0; q < 4; ++q) total[q] += __shfl_xor_sync(~0u, total[q], other);
+    if (threadIdx.x % 32 < 4 && band * 16 < results.m && column < results.n)
+        *(float4*)(results.totals + results.place(band, column)) = make_float4(total[0], total[1], total[2], total[3]);
+}
+#endif
 
 // Of the four adjacent results that a lane stores in every two eights of columns and in two rows; see store_fours.
 struct EarlyOperands {
@@ -39,9 +52,15 @@ struct EarlyOperands {
     __device__ __forceinline__ void store(const Results& results, const float (&sums)[TN][4], int row, int column) const
     {
         const int lane = threadIdx.x % 32;
+#if TOTALS
+        const int band = row / 16;
+#endif
         row += lane / 4, column += lane % 4 / 2 * 4 + lane % 2 * 8;
 #pragma unroll
-        for (int j = 0; j < PAIRS; ++j)
+        for (int j = 0; j < PAIRS; ++j) {
+#if TOTALS
+            float total[4] = {};
+#endif
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 float four[4];
@@ -51,8 +70,17 @@ struct EarlyOperands {
                     four[2] *= factors[j].z, four[3] *= factors[j].w;
                 }
                 const int line = row + half * 8, at = column + j * 16;
-                if (line < results.m && at < results.n)
-                    results.store<4>(four, Operands<4>{shift[j], first[j][half], second[j][half]}, line, at);
+                if (line >= results.m || at >= results.n) continue;
+                const auto found = with_epilogue(four, Operands<4>{shift[j], first[j][half], second[j][half]});
+                results.store(found, line, at);
+#if TOTALS
+#pragma unroll
+                for (int q = 0; q < 4; ++q) total[q] += found.at[q];
+#endif
             }
+#if TOTALS
+            store_totals(results, total, band, column + j * 16);
+#endif
+        }
     }
 };

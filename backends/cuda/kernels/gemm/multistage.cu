@@ -19,7 +19,7 @@
 // b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; MEANS, whether of all
 // results only the means of columns are stored; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
 // operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution, or, with HEADS,
-// a head of a sample.
+// a head of a sample. With TOTALS, a macro, the totals of the columns of each tile are stored as well.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -62,6 +62,9 @@ constexpr int EIGHTS_AHEAD = 4;
 constexpr bool FOURS = false;
 #include "gemm/store_registers.cuh"
 #include "gemm/store_floats.cuh"
+#if TOTALS
+#include "gemm/store_totals.cuh"
+#endif
 #endif
 
 struct Product {  // one of the batch
@@ -162,6 +165,20 @@ mma_integer(const T* a, const U* b, R* c, const Window* table, const int* b_sums
                                 b_scale, y_scale, y_zero, by},
                                m, n, k, ldc};
     multiply_all(product, image, block, end);
+}
+#elif TOTALS
+extern "C" __global__ void __launch_bounds__(THREADS)
+mma_totals(const T* a, const U* b, R* c, float* totals, const Window* table, const Z* bias, const Z* z0, const Z* z1,
+           int m, int n, int k, int lda, int ldb, int ldc, int tiles_n, int batch_a, int batch_b, int batch_c, int splits,
+           Image image)
+{
+    const Block block(tiles_n, splits);
+    const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
+                             table, m, n, k, lda, ldb};
+    if constexpr (SPLIT == WHOLE)
+        multiply_all(product, image, block, StoreTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c));
+    else
+        multiply_all(product, image, block, StoreTileTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c));
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS)

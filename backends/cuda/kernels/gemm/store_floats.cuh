@@ -52,8 +52,9 @@ struct StoreTile {
         if constexpr (EARLY) finish.read(operands, first() + thread, last(), block);
     }
 
+    template <typename Around = AsTheyAre>
     __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block,
-                                          const Place& warp)
+                                          const Place& warp, const Around& around = {})
     {
         if constexpr (SPLIT == CLUSTER) {
             inbox.wait_open();
@@ -77,7 +78,7 @@ struct StoreTile {
         finish.store_all(operands, first(), last(), block, [&](float (&values)[8], int item) {
             if constexpr (SPLIT == CLUSTER) inbox.add(values, item);
             else finish.read_sums(values, (const float*)shared + finish.row_of_item(item) * PITCH + finish.column_of_item(item));
-        });
+        }, around);
     }
 
 private:
@@ -121,18 +122,24 @@ struct StoreWords {
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int word = first + i;
                 if (WORDS % AT_ONCE && word >= WORDS) break;
-                const auto& tiles = sums.of[word / OF_ROWS];
-                const int j = word % OF_ROWS * 2;
-                const float2 left[2] = {neighbours(tiles[j], 0), neighbours(tiles[j], 1)};
-                const float2 right[2] = {neighbours(tiles[j + 1], 0), neighbours(tiles[j + 1], 1)};
                 float values[8];
-                eight_of_row(values, left, right);
+                gather(values, sums, word);
                 if (at[i] >= 0) epilogue_all(c, values, operands[i], at[i], n - column_of(word, block, place));
             }
         }
     }
 
-private:
+protected:
+    // The sums of a word.
+    static __device__ __forceinline__ void gather(float (&values)[8], const Sums& sums, int word)
+    {
+        const auto& tiles = sums.of[word / OF_ROWS];
+        const int j = word % OF_ROWS * 2;
+        const float2 left[2] = {neighbours(tiles[j], 0), neighbours(tiles[j], 1)};
+        const float2 right[2] = {neighbours(tiles[j + 1], 0), neighbours(tiles[j + 1], 1)};
+        eight_of_row(values, left, right);
+    }
+
     static __device__ __forceinline__ int column_of(int word, const Block& block, const Place& place)
     {
         return block.n0 + place.n + (word % OF_ROWS * 2 + place.lane % 4 / 2) * 8;

@@ -27,6 +27,9 @@ struct Results {
 #if PATCHES
     Image image;
 #endif
+#if TOTALS
+    float* totals;  // of columns
+#endif
 
     template <int N> __device__ __forceinline__ Operands<N> operands(int row, int column) const
     {

@@ -121,9 +121,9 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
     }
 }
 
-extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
-split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* halves, const Window* table, const T* bias,
-            const T* z0, const T* z1, int ldc, Work work, Image image)
+// What all threads of a block do.
+__device__ __forceinline__ void run(const T* a, const T* b, const float* scales, const Window* table, const Results& results,
+                                    const Work& work, const Image& image)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -135,11 +135,29 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* ha
         load(shared, a, b, table, work, image);
     } else {
         setmaxnreg_inc<REGISTERS>();
-        const Results results = {
-#if BLOCKWISE
-            {halves, OF_PIXELS ? work.m : (work.m + 7) / 8 * 8, work.n},
-#endif
-            c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
         multiply_all(memory, results, scales, work);
     }
 }
+
+#if TOTALS
+static_assert(EARLY_OPERANDS, "tiles of other kinds leave no totals");
+
+extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
+split_wgmma_totals(const T* a, const T* b, const float* scales, R* c, float* totals, const Window* table, const T* bias,
+                   const T* z0, const T* z1, int ldc, Work work, Image image)
+{
+    run(a, b, scales, table, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0, totals}, work, image);
+}
+#else
+extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
+split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* halves, const Window* table, const T* bias,
+            const T* z0, const T* z1, int ldc, Work work, Image image)
+{
+    const Results results = {
+#if BLOCKWISE
+        {halves, OF_PIXELS ? work.m : (work.m + 7) / 8 * 8, work.n},
+#endif
+        c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
+    run(a, b, scales, table, results, work, image);
+}
+#endif

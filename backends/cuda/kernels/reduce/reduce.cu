@@ -5,7 +5,8 @@
 // X is the type of the first operands, Y that of the final results, A that of the arithmetic. Generated:
 // State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
 // the warps of a block; LANES of a warp and WARPS that share a row; VECTOR, adjacent elements that a thread reads at once;
-// FIRST and LAST: whether this launch reads elements, and whether it stores results.
+// FIRST and LAST: whether this launch reads elements, and whether it stores results. With LAUNCHES, a macro, the next
+// kernel starts before reduce_columns waits: it has constants to read.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
@@ -95,6 +96,9 @@ reduce_columns(const From* x, To* y, int inner, int parts, int chunk, long long 
     const long long first = blockIdx.x % parts * (long long)chunk;
     const Words<From>* from = (const Words<From>*)(x + (blockIdx.x / parts * count + first) * inner + column);
     const int length = min((long long)chunk, count - first);
+#if LAUNCHES
+    grid_dependency_launch();
+#endif
     grid_dependency_sync();
     State results[VECTOR];
 #pragma unroll

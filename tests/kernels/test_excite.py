@@ -1,0 +1,208 @@
+"""Squeeze-and-excite behind the mean as one kernel: what is one, and against float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
+
+from tercet.backends import open_backends
+from tercet.backends.cuda.conv import excite
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
+from tercet.backends.numpy import evaluate
+from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int64
+from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.conv import Conv
+from tercet.runtime.ops.elementwise import HardSigmoid, Mul, Relu, Sigmoid, Swish
+from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.pool import GlobalAveragePool
+from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.session.model import Model
+
+from .cubins import assert_arguments
+from .dry import DryCompiler, DryDevice, apply, entries_of, launches, normal, planned
+from .emulator import needs_compiler
+from .samples import OPTIONS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tercet.backends.cuda.backend import CudaBackend
+
+COMPILES = {"conv/excite.cu", "gemm/multistage.cu", "gemm/wgmma_rs.cu", "reduce/reduce.cu"}
+#: Relative L2 distance that nothing here may exceed.
+BOUND = {float16: 1e-3, bfloat16: 8e-3, float32: 1e-6}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Images, and the row in between.
+
+    Attributes:
+        x: the images.
+        hidden: elements of the row in between.
+        light: see `excite.LIGHT`.
+        bias: whether products have one.
+        swapped: whether the factors come first where they meet the image.
+        transposed: whether the weights are in columns.
+        apart: whether the factors are the result.
+        groups: of the convolution of which the images are the result; 0 without one.
+    """
+
+    x: tuple[int, int, int, int]
+    hidden: int
+    light: int = 16 << 10
+    bias: bool = True
+    swapped: bool = False
+    transposed: bool = False
+    apart: bool = False
+    groups: int = 0
+
+
+CASES = {
+    "one block": Case((1, 32, 9, 8), 8),
+    "no words": Case((1, 48, 5, 7), 13, bias=False),
+    "a cluster": Case((1, 104, 7, 7), 26, 1 << 11, swapped=True),
+    "few rows": Case((1, 64, 6, 6), 4, 256, transposed=True),
+    "images": Case((3, 72, 11, 10), 20, 1 << 10),
+    "parts": Case((2, 40, 23, 25), 10),
+    "factors": Case((2, 136, 5, 5), 34, 1 << 12, apart=True),
+    "large weights": Case((1, 960, 4, 4), 240),
+    "long rows": Case((2, 1152, 3, 3), 48, 1 << 13),
+}
+#: Behind convolutions that leave totals.
+BEHIND = {
+    "tiles": Case((1, 128, 14, 13), 32, groups=8),
+    "a cluster": Case((1, 168, 14, 14), 42, 1 << 12, groups=7),
+    "no words": Case((1, 128, 13, 11), 10, bias=False, swapped=True, groups=8),
+    "shared sums": Case((1, 64, 14, 13), 16, groups=1),
+    "factors": Case((1, 48, 14, 14), 12, apart=True, groups=2),
+}
+#: The same in float32, in groups.
+WIDE = Case((1, 240, 14, 14), 20, groups=10)
+
+
+def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, dict[str, Array]]:
+    """Return the graph, with constants rounded to `stored`, and its inputs."""
+    graph = Graph("excite")
+    images, channels, *_ = case.x
+    feeds = {"x": (normal(*case.x) + np.float32(0.5)).astype(stored).astype(dtype)}
+    x = graph.add_input("x", TensorType(dtype, case.x))
+
+    def product(value: Value, terms: int, count: int) -> Value:
+        w = normal(count, terms) / np.float32(terms**0.5)
+        constants = (w.T if case.transposed else w, normal(count))[: 1 + case.bias]
+        op = Gemm(transB=int(not case.transposed))
+        return apply(graph, op, value, *(a.astype(stored).astype(dtype) for a in constants))
+
+    if case.groups:
+        w = normal(channels, channels // case.groups, 3, 3) / np.float32(channels**0.5)
+        constants = (a.astype(stored).astype(dtype) for a in (w, normal(channels)))
+        op = Conv(pads=(1,) * 4, group=case.groups)
+        x = apply(graph, Relu(), apply(graph, op, x, *constants))
+    mean = apply(graph, GlobalAveragePool(), x)
+    row = apply(graph, Reshape(), mean, np.array([images, channels], int64))
+    hidden = product(row, channels, case.hidden)
+    hidden = apply(graph, Relu() if case.swapped else Swish(), hidden)
+    factors = product(hidden, case.hidden, channels)
+    factors = apply(graph, HardSigmoid() if case.swapped else Sigmoid(), factors)
+    if case.apart:
+        graph.set_outputs({"y": factors, **({"x": x} if case.groups else {})})
+        infer(graph)
+        return graph, feeds
+    factors = apply(graph, Reshape(), factors, np.array([images, channels, 1, 1], int64))
+    y = apply(graph, Mul(), *((factors, x) if case.swapped else (x, factors)))
+    graph.set_outputs({"y": y})
+    infer(graph)
+    return graph, feeds
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_results(
+    case: Case, dtype: DType, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(excite, "LIGHT", case.light)
+    graph, feeds = graph_of(case, dtype, dtype)
+    with Model(graph, [h200], OPTIONS, evaluate) as model:
+        kernels = [row.kernel for row in model.prepare().rows if row.kind == "step"]
+        assert any("excite" in kernel for kernel in kernels), kernels
+        got = model.run(feeds)["y"].astype(float64)
+    wide, _ = graph_of(case, float64, dtype)
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({name: each.astype(float64) for name, each in feeds.items()})["y"]
+    assert np.linalg.norm(got - want) <= BOUND[dtype] * np.linalg.norm(want)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *(
+            pytest.param(case, dtype, id=f"{name} {dtype}")
+            for name, case in BEHIND.items()
+            for dtype in (float16, bfloat16)
+        ),
+        pytest.param(WIDE, float32, id="float32"),
+    ],
+)
+def test_behind_convolutions(
+    case: Case, dtype: DType, h200: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(excite, "LIGHT", case.light)
+    graph, feeds = graph_of(case, dtype, dtype)
+    with Model(graph, [h200], OPTIONS, evaluate) as model:
+        (kernel,) = (row.kernel for row in model.prepare().rows if row.kind == "step")
+        assert ("split_wgmma_totals" if dtype == float32 else "mma_totals") in kernel
+        assert "excite" in kernel
+        got = model.run(feeds)["y"].astype(float64)
+    wide, _ = graph_of(case, float64, dtype)
+    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        want = model.run({name: each.astype(float64) for name, each in feeds.items()})["y"]
+    assert np.linalg.norm(got - want) <= BOUND[dtype] * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("target", [H200], ids=lambda target: target.arch)
+def test_they_compile(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    for case in (*CASES.values(), *BEHIND.values(), WIDE):
+        monkeypatch.setattr(excite, "LIGHT", case.light)
+        device = DryDevice(compiler=DryCompiler(target))
+        graphs = (graph_of(case, dtype, dtype)[0] for dtype in BOUND)
+        made += [launch for graph in graphs for launch in launches(planned(graph, device))]
+    made = [launch for launch in made if launch.file in COMPILES]
+    assert {launch.file for launch in made} == COMPILES
+    assert_arguments(made, target, cache)
+
+
+def test_where_it_is_not_one() -> None:
+    """An older GPU, more blocks than run at once, and means that something else reads."""
+    graph, _ = graph_of(CASES["one block"], float16, float16)
+    assert "excite" in entries_of(graph)
+    assert "excite" not in entries_of(graph, DryDevice(compiler=DryCompiler(A100)))
+    large, _ = graph_of(Case((64, 64, 56, 56), 16), float16, float16)
+    assert "excite" not in entries_of(large)
+    (mean,) = (node for node in graph.nodes if isinstance(node.op, GlobalAveragePool))
+    graph.set_outputs({**graph.outputs, "mean": mean.output})
+    assert "excite" not in entries_of(graph)
+
+
+def test_epilogues_multiply() -> None:
+    """A convolution of whose result nothing else is read multiplies it by the factors itself."""
+    graph, _ = graph_of(Case((1, 64, 7, 7), 16, apart=True), float16, float16)
+    factors = apply(graph, Reshape(), graph.outputs["y"], np.array([1, 64, 1, 1], int64))
+    w = normal(64, 64, 1, 1).astype(np.float16)
+    conv = apply(graph, Conv(), graph.inputs[0], w)
+    graph.set_outputs({"y": apply(graph, Mul(), conv, factors)})
+    infer(graph)
+    *_, gates, last = launches(planned(graph))
+    assert gates.entry == "excite"
+    assert "Mul" not in gates.note
+    assert "Mul" in last.note
