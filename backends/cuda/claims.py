@@ -315,7 +315,7 @@ def _gain(group: FusionGroup, setting: Setting) -> float:
     conv = problem_of(RecipeContext(head.op, Tensor(head.output), inputs, setting))
     if isinstance(conv, str):
         return 0.0
-    return gain(conv, SELECTORS[Conv].expected(conv)[1]())
+    return gain(conv, SELECTORS[Conv].expected(replace(conv, boxed=False))[1]())
 
 
 def _cost(size: int, both: bool) -> float:

@@ -149,6 +149,18 @@ def test_short_convolutions_read_floats() -> None:
     assert not any("halves" in kernel for kernel, _ in written(bottlenecks((1, 64, 56, 56), 64)))
 
 
+def test_halves_are_weighed_against_what_is_fastest_without_boxes() -> None:
+    """Boxes are for images that are not in halves, and do not pool; Winograd does both.
+
+    It takes less time than boxes that are estimated to take a little less.
+    """
+    net = Images((1, 512, 14, 14))
+    x = net.conv(net.conv(net.x, 512, 3), 512, 3)
+    kernels = [kernel for kernel, _ in written(net.done(net.pool(net.conv(x, 512, 3))))]
+    assert not any("in halves" in kernel or "boxes" in kernel for kernel in kernels)
+    assert kernels[-2].endswith("winograd_results F(2x2,3x3) Relu MaxPool 2x2")
+
+
 # ── emulated ─────────────────────────────────────────────────────────────────────────────────────
 
 

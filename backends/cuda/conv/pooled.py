@@ -76,8 +76,8 @@ def _bytes(*tensors: Tensor) -> int:
 
 
 def _of_float32(conv: ConvProblem) -> Answer:
-    """Return the algorithm that is chosen without pooling, if it can store maxima."""
-    found = SELECTORS[Conv].pick(replace(conv, pooled=None))
+    """Return the algorithm that is chosen, if it can store maxima."""
+    found = SELECTORS[Conv].pick(conv)
     if found.algorithm not in POOLING:
         return f"{found.algorithm} does not pool"
     return found.reason or POOLING[found.algorithm](conv, found.variant)

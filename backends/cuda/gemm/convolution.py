@@ -40,6 +40,7 @@ class ConvProblem:
         pooled: the maxima of squares of 2 x 2 results, which are stored instead of them; or None.
         own: whether each image has filters of its own, which are computed.
         placed: these filters of single channels, [n, m, *kernel], if they are read where they are.
+        boxed: whether blocks may cut pixels once for all taps.
     """
 
     op: Conv | ConvTranspose
@@ -53,6 +54,7 @@ class ConvProblem:
     pooled: Tensor | None = None
     own: bool = False
     placed: Tensor | None = None
+    boxed: bool = True
 
     @property
     def stored(self) -> Tensor:
@@ -142,9 +144,14 @@ class ConvProblem:
 
     @property
     def around(self) -> tuple[str, ...]:
-        """Whether `is_cut`, and whether it runs beside others."""
-        cut = ("cut",) if self.is_cut else ()
-        return (*cut, "beside others") if self.setting.concurrent else cut
+        """Whether `is_cut`, `pooled`, `boxed`, and whether it runs beside others."""
+        texts = {
+            "cut": self.is_cut,
+            "pooled": self.pooled is not None,
+            "not boxed": not self.boxed,
+            "beside others": self.setting.concurrent,
+        }
+        return tuple(text for text, applies in texts.items() if applies)
 
     @property
     def signature(self) -> str:

@@ -19,7 +19,7 @@ from ..recipe.operands import ceil_div, strides
 from ..recipe.targets import Target
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, scales_of
-from .f32 import convolution_time, formats_of, time_by_tiles
+from .f32 import formats_of
 from .problem import GemmArguments, Image, Problem, RowKind, packed_filters
 from .schedules import halves, image_halves, swap_f16x3
 from .tables.f16x3 import IMAGE_HALVES
@@ -75,11 +75,10 @@ def gain(conv: ConvProblem, apart: float) -> float:
 
     Args:
         conv: the convolution.
-        apart: the estimate of the fastest algorithm otherwise.
+        apart: the estimate of the fastest algorithm otherwise, boxes aside: these are for images
+            that are not in halves.
     """
     setting, pointwise = conv.setting, conv.is_pointwise
-    if apart == convolution_time(conv):
-        apart = time_by_tiles(conv)  # boxes are for images that are not in halves
     least = MIN_TIME_OTHERS if pointwise or setting.concurrent else MIN_TIME
     if setting.asked or apart < least or isinstance(formats(_cut(conv)), str):
         return 0.0
