@@ -124,8 +124,8 @@ def test_windows_of_boxes(
     """Images that are not in halves, whose pixels are cut once for all taps."""
     every = boxes.ways_of
 
-    def some(shape: Any, patches: Any, target: Any, *, concurrent: bool) -> Any:
-        best, *_ = every(shape, patches, target, concurrent=True)
+    def some(shape: Any, patches: Any, target: Any, *, others: int) -> Any:
+        best, *_ = every(shape, patches, target, others=2)
         return (replace(best, microseconds=-inf),)
 
     monkeypatch.setattr(boxes, "ways_of", some)

@@ -142,6 +142,24 @@ def test_tiles_are_split_less_beside_other_branches() -> None:
     assert max(splits[1]) < min(splits[0])
 
 
+@pytest.mark.parametrize(("others", "share"), [(0, 1.0), (1, 0.5), (2, 0.43), (3, 0.43)])
+def test_boxes_leave_multiprocessors_to_other_branches(others: int, share: float) -> None:
+    """A convolution of ResNet-18 by 3x3 with strides, beside others by 1x1."""
+    graph = Graph("branches")
+    x = graph.add_input("x", TensorType(float32, (1, 128, 28, 28)))
+    w = graph.constant(normal(256, 128, 3, 3), "w")
+    y = graph.insert(Conv(pads=(1,) * 4, strides=(2, 2)), [x, w], 1, name="conv").output
+    graph.set_outputs({"y": y})
+    for other in range(others):
+        w = graph.constant(normal(40 + 24 * other, 128, 1, 1), f"w{other}")
+        y = graph.insert(Conv(strides=(2, 2)), [x, w], 1, name=f"conv{other}").output
+        graph.set_outputs({**graph.outputs, f"y{other}": y})
+    infer(graph)
+    (found,) = (one for one in launches(planned(graph)) if one.entry == "swap_f16x3_boxes")
+    shares = [part for part in (0.43, 0.5, 1.0) if prod(found.grid) <= part * H200.processors]
+    assert shares[0] == share
+
+
 def test_splits_beside_others_have_no_more_blocks_than_tiles_without() -> None:
     """A 3x3 convolution of GoogLeNet at batch 1: 104 blocks, as many as without splits."""
     problem = Problem(784, 128, 864, rows=RowKind.WINDOWS, concurrent=True)

@@ -247,7 +247,7 @@ def test_windows_of_boxes(
     """Pixels of two images, some far greater than others, are cut once for all taps."""
 
     def ways_of(
-        shape: Any, patches: boxes.Patches, target: Target, *, concurrent: bool
+        shape: Any, patches: boxes.Patches, target: Target, *, others: int
     ) -> tuple[TimedConfig, ...]:
         def distance(config: Config) -> tuple[bool, int]:
             return config.splits != way[1], abs(config.tile.bm - way[0])

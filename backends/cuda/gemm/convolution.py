@@ -149,7 +149,7 @@ class ConvProblem:
             "cut": self.is_cut,
             "pooled": self.pooled is not None,
             "not boxed": not self.boxed,
-            "beside others": self.setting.concurrent,
+            f"beside {self.setting.others}": self.setting.concurrent,
         }
         return tuple(text for text, applies in texts.items() if applies)
 

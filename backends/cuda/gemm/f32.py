@@ -412,7 +412,7 @@ def _box_ways(conv: ConvProblem) -> tuple[TimedConfig, ...]:
     if patches is None:
         return ()
     shape = conv.pixels, conv.filters, conv.taps * ceil_div(conv.channels, STEP) * STEP
-    return boxes.ways_of(shape, patches, setting.target, concurrent=setting.concurrent)
+    return boxes.ways_of(shape, patches, setting.target, others=setting.others)
 
 
 def _in_boxes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Set
+from collections.abc import Hashable, Mapping
 from dataclasses import field, replace
 from typing import Any
 
@@ -38,8 +38,8 @@ class Setting:
         form: its variant, such as a tile size; empty for the best estimate.
         choices: measured choices by `selection.key_of` a task; empty without tuning.
         cut: values that kernels can store in halves, and the format; see `cutting`.
-        branches: nodes that run beside others of their kind; see `conv.branches`.
-        concurrent: whether this node is one of them.
+        branches: how many others of their kind run beside nodes; see `conv.branches`.
+        others: how many run beside this one.
         picks: previous choices of selectors, so that nothing is compared twice.
         tiles: previous choices of tiles by what they depend on, likewise.
     """
@@ -51,14 +51,19 @@ class Setting:
     form: str = ""
     choices: Mapping[str, TunedChoice] = field(default_factory=dict[str, TunedChoice], hash=False)
     cut: Mapping[Value, Format] = field(default_factory=dict[Value, Format], hash=False)
-    branches: Set[Node] = field(default_factory=frozenset[Node], hash=False, repr=False)
-    concurrent: bool = False
+    branches: Mapping[Node, int] = field(default_factory=dict[Node, int], hash=False, repr=False)
+    others: int = 0
     picks: dict[tuple[str, ...], tuple[str, str, str]] = field(
         default_factory=dict[tuple[str, ...], tuple[str, str, str]], compare=False, repr=False
     )
     tiles: dict[Hashable, Any] = field(
         default_factory=dict[Hashable, Any], compare=False, repr=False
     )
+
+    @property
+    def concurrent(self) -> bool:
+        """Whether others of its kind run beside this node."""
+        return self.others > 0
 
     def takes(self, algorithm: str) -> bool:
         """Whether a recipe may use this algorithm."""
@@ -72,12 +77,12 @@ class Setting:
 
     def for_node(self, node: Node) -> Setting:
         """Return the setting for one node, with the algorithms requested for it."""
-        concurrent = node in self.branches
+        others = self.branches.get(node, 0)
         names = self.options.algorithms_for(node.kind, (node.name, *node.origin))
         asked = tuple(name for name in names if name != "cuda")
-        if (asked, concurrent) == (self.asked, self.concurrent):
+        if (asked, others) == (self.asked, self.others):
             return self
-        return replace(self, asked=asked, concurrent=concurrent)
+        return replace(self, asked=asked, others=others)
 
 
 @record
