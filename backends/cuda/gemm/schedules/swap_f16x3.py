@@ -43,7 +43,7 @@ MOST = 3
 #: (Estimates are fitted to 49 to 197 rows, and to 49 to 3136 windows in blocks of 24 to 56.)
 MAX_ROWS, MAX_CUT_ROWS, MAX_WINDOWS, WINDOWS_OF_BLOCK = 512, 256, 4096, 64
 #: Share of the multiprocessors that a form may have beside other kernels.
-BESIDE = 0.43
+BESIDE = 0.4
 #: Columns of a block, which are rows of weights; bytes of the two halves of a step of one.
 COLUMNS, STEP_BYTES = 64, 4 * HALVES_BLOCK
 #: Warpgroups that share the steps of a block, and for each number the maximum rows of a block with
