@@ -10,7 +10,7 @@ import pytest
 
 import tercet
 from tercet.backends.numpy.numerics.elementwise import ELEMENTWISE
-from tercet.backends.numpy.numerics.special import _GELU, erf
+from tercet.backends.numpy.numerics.special import GELU, erf
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.elementwise import Gelu, HardSwish, Swish
 
@@ -85,7 +85,7 @@ def test_whole_powers_of_negative_numbers(exponent: float, dtype: str) -> None:
 def test_gelu_polynomial() -> None:
     """The coefficients, without float32's rounding, which is several times their error."""
     x = np.linspace(-12, 12, 6001)
-    exponent = x * np.polyval(_GELU, x * x)
+    exponent = x * np.polyval(GELU, x * x)
     wanted = np.array([formula(Gelu(), each) for each in x.tolist()])
     with np.errstate(over="ignore"):
         error = np.abs(x / (1 + np.exp(exponent)) - wanted)

@@ -110,7 +110,7 @@ _ATANH_ERF = (
 )
 # -2 atanh(erf(x / sqrt(2))) / x likewise, but fitted for the error of gelu(x) by max(1, |x|), which
 # is 2.3e-8 at most with a coefficient less.
-_GELU = (
+GELU = (
     -3.6933236569202076e-09,
     2.714608854418136e-07,
     -8.025202158073693e-06,
@@ -131,7 +131,7 @@ def gelu(x: Array, *, out: Array) -> None:
     if x.dtype != float32:
         np.multiply(x, 0.5 + 0.5 * _erf(x / sqrt(2)), out=out)
         return
-    t = _odd(_GELU, x)  # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
+    t = _odd(GELU, x)  # (1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))
     np.exp(t, out=t)
     t += 1
     np.true_divide(x, t, out=out)
