@@ -54,7 +54,7 @@ def _read_pixels(graph: Graph, node: Node) -> bool:
     transpose = add.node(Transpose(perm=to_channels_last(rank)), image)
     chain = views_to(transpose)
     parts = [chain[start:] for start in range(len(chain) - 1)]
-    parts = [part for part in parts if _holds_pixels(part[0].operands[0], image)]
+    parts = [part for part in parts if _holds_pixels(part[0].operands[0], image, part)]
     rows = next((v for part in parts if (v := rewritten(graph, part, _keep_rows))), None)
     if rows is None:
         graph.remove(transpose)
@@ -77,7 +77,7 @@ def _store_pixels(graph: Graph, node: Node, transpose: Sequence[Node]) -> bool:
     if rank is None or (len(transpose) == 1 and order_of(transpose[0]) == to_channels_last(rank)):
         return False
     cut = any(isinstance(each.op, (Slice, Split)) for each in transpose[-1].output.consumers)
-    if cut or not _holds_pixels(transpose[-1].output, node.output):
+    if cut or not _holds_pixels(transpose[-1].output, node.output, transpose):
         return False
     add = Builder(graph, transpose[0], transpose[-1].name, tuple(transpose))
     rows = add(Transpose(perm=to_channels_last(rank)), node.output)
@@ -116,12 +116,16 @@ def _rank_of(image: Value) -> int | None:
     return len(shape) if shape[1] >= _CHANNELS else None
 
 
-def _holds_pixels(rows: Value, image: Value) -> bool:
-    """Whether the last axis consists of whole pixels of an image, or of heads of pixels."""
+def _holds_pixels(rows: Value, image: Value, moves: Sequence[Node]) -> bool:
+    """Whether the last axis consists of whole pixels, or of heads of pixels that move in blocks.
+
+    Heads that are only swapped with all pixels are read by kernels of attention as they are.
+    """
     last, channels = size_of(rows, -1), size_of(image, 1)
     if not isinstance(last, int) or not isinstance(channels, int):
         return False
-    return last % channels == 0 or (last >= _CHANNELS and channels % last == 0)
+    in_blocks = any(len(order_of(each) or ()) > max(IMAGES) for each in moves)
+    return last % channels == 0 or (in_blocks and last >= _CHANNELS and channels % last == 0)
 
 
 def _keep_rows(ops: Sequence[Op]) -> bool:
