@@ -138,6 +138,19 @@ def test_heads_of_blocks_of_pixels() -> None:
     assert_same(graph, after)
 
 
+def test_heads_that_are_only_swapped_with_pixels_stay() -> None:
+    """A kernel of linear attention (EfficientViT) stores the image of its heads itself."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Softmax(axis=2), x))
+        return depthwise(g, apply(g, Reshape(), y, ints(N, WIDTH, SIDE, SIDE)))
+
+    graph = make(build, (N, HEADS, TOKENS, SIZE))
+    after, _ = optimised(graph)
+    assert perms(after) == [(0, 1, 3, 2)]
+    assert_same(graph, after)
+
+
 def test_rows_that_a_product_reads_are_no_pixels() -> None:
     """Channels of points as rows with one more axis, for neighbours (DGCNN)."""
 
