@@ -1,4 +1,4 @@
-"""Rows that are normalized, added to others and normalized again, as one kernel."""
+"""Rows that are normalized, perhaps added to others, and normalized again, as one kernel."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Neg, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
+from tercet.runtime.ops.shape import Reshape
 
 from .cubins import assert_plans_compile
 from .dry import launches, normal, planned
@@ -31,7 +32,7 @@ COMPILES = {"norm/normalize_rows.cu"}
 
 @dataclass(frozen=True)
 class Twice:
-    """Rows of two normalizations, with a sum in between.
+    """Rows of two normalizations, perhaps with a sum in between.
 
     Attributes:
         rows: number of rows.
@@ -42,6 +43,8 @@ class Twice:
         factor: whether it is multiplied by a number first.
         product: whether a product reads the results.
         cast: the type to which results are cast; None if they are not.
+        added: whether there is a sum, or one normalization reads the other's result.
+        view: whether the second one reads this in another shape, as does what else reads it.
     """
 
     rows: int
@@ -52,10 +55,13 @@ class Twice:
     factor: bool = False
     product: bool = False
     cast: Any = None
+    added: bool = True
+    view: bool = False
 
     def __str__(self) -> str:
         parts = f"{self.rows}x{self.width} {' '.join(self.kinds)} {self.dtype.name}"
-        parts += " reader" * self.reader + " factor" * self.factor + " product" * self.product
+        parts += " alone" * (not self.added) + " view" * self.view + " reader" * self.reader
+        parts += " factor" * self.factor + " product" * self.product
         return parts if self.cast is None else f"{parts} to {self.cast.name}"
 
     def sample(self) -> Sample:
@@ -68,7 +74,11 @@ class Twice:
         if self.factor:
             factor = graph.constant(np.array(0.5, self.dtype))
             rows = graph.insert(Mul(), [rows, factor]).output
-        rows = graph.insert(Add(), [rows, r]).output
+        if self.added:
+            rows = graph.insert(Add(), [rows, r]).output
+        if self.view:
+            sizes = graph.constant(np.array([2, -1, self.width]))
+            rows = graph.insert(Reshape(), [rows, sizes]).output
         infer(graph)
         y = self._norm(graph, rows, 1)
         if self.cast is not None:
@@ -109,6 +119,9 @@ TOGETHER = (
     Twice(1, 1152, dtype=float32, product=True, cast=float16),
     Twice(9, 2304, ("layer", "shifted"), float32, cast=bfloat16),
     Twice(70, 75, dtype=float32, reader=False, factor=True, cast=float16),
+    Twice(50, 64, ("shifted", "shifted"), added=False, view=True),  # patches of PVT
+    Twice(24, 160, ("shifted", "layer"), bfloat16, reader=False, added=False),
+    Twice(66, 96, ("layer", "rms"), view=True),
 )
 #: Those that are two: of float32, and of a single row.
 APART = (Twice(8, 256, dtype=float32), Twice(1, 256, product=True))

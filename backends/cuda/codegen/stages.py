@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import UnionType
 
 from ....runtime.base.record import record
-from ....runtime.ir.graph import Node, Value
+from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.op import Op
+from ....runtime.ops.shape import Reshape
 from ..recipe.pattern import Grouping, Whole
 from .elementwise import ElementwiseChain, chain_of, in_chains
 from .moves import Movement
@@ -50,6 +51,38 @@ def head_of(x: Value, kinds: type[Op] | UnionType) -> Node | None:
         elif in_chains(node):
             todo += node.distinct_reads
     return found[0] if len(found) == 1 else None
+
+
+@record
+class ViewedRows:
+    """Rows that a node reads, perhaps behind Reshapes.
+
+    Attributes:
+        value: the rows as they are computed.
+        views: the Reshapes in between, in order.
+        kept: what others read of these; None if nothing does.
+    """
+
+    value: Value
+    views: tuple[Node, ...]
+    kept: Value | None
+
+
+def viewed_rows(graph: Graph, reader: Node) -> ViewedRows | None:
+    """Return the rows along the last axis that are a node's first input.
+
+    None if they are parts of others, or are read in several shapes.
+    """
+    views, value = list[Node](), reader.operands[0]
+    width = value.tensor.dims[-1:]
+    while (node := value.producer) is not None and isinstance(node.op, Reshape):
+        views.insert(0, node)
+        value = node.operands[0]
+    between, inside = (value, *(view.output for view in views)), {*views, reader}
+    read = [v for v in between if graph.is_read_outside(v, inside)]
+    if value.tensor.dims[-1:] != width or len(read) > 1:
+        return None
+    return ViewedRows(value, tuple(views), next(iter(read), None))
 
 
 @record

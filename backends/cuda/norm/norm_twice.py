@@ -1,7 +1,7 @@
-"""Rows that are normalized, added to others, and normalized again as one kernel.
+"""Rows that are normalized, perhaps added to others, and normalized again as one kernel.
 
 So begins what follows a normalized layer, in decoders with norms behind layers as well as in front
-of them (Gemma 2, Gemma 3, GLM-4).
+of them (Gemma 2, Gemma 3, GLM-4), and the first block behind normalized patches (PVT, SegFormer).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
-from ..codegen.stages import head_of
+from ..codegen.stages import ViewedRows, head_of, viewed_rows
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -29,26 +29,27 @@ _NORMS = LayerNormalization | RMSNormalization
 
 @record
 class NormalizedTwice(Whole):
-    """Two normalizations with elementwise nodes in between.
+    """Two normalizations, perhaps with elementwise nodes in between.
 
     Attributes:
         first: the normalization in front.
         tail: the elementwise nodes behind it, in topological order.
-        second: the normalization of their result.
-        stores_rows: whether something else reads this result.
+        rows: their result, as the second normalization reads it.
+        second: this one.
         cast: the Cast of float32 results of the second one to 16 bits; None if there is none.
     """
 
     first: Node
     tail: tuple[Node, ...]
+    rows: ViewedRows
     second: Node
-    stores_rows: bool
     cast: Node | None = None
 
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
-        return frozenset((self.first, *self.tail, self.second, *filter(None, (self.cast,))))
+        inner = (*self.tail, *self.rows.views)
+        return frozenset((self.first, *inner, self.second, *filter(None, (self.cast,))))
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
@@ -76,13 +77,13 @@ def normalized_twice_at(
     cast = _cast_behind(graph, norm, free) if x.tensor.dtype == float32 else None
     if cast is None and (x.tensor.dtype == float32 or prod(x.tensor.dims[:-1]) < 2):
         return None
-    first = head_of(x, _NORMS)
-    if first is None or first not in free or not _is_of_rows(graph, first):
+    rows = viewed_rows(graph, norm)
+    first = rows and head_of(rows.value, _NORMS)
+    if rows is None or first is None or not _is_of_rows(graph, first):
         return None
-    between = tail(graph, first, free - {norm})
-    if not between or between[-1].output is not x:
-        return None
-    return NormalizedTwice(first, between, norm, len(x.consumers) > 1 or graph.is_output(x), cast)
+    between = tail(graph, first, free - {norm, *rows.views})
+    found = NormalizedTwice(first, between, rows, norm, cast)
+    return found if (first, *between)[-1].output is rows.value and found.nodes <= free else None
 
 
 def _cast_behind(graph: Graph, norm: Node, free: Set[Node]) -> Node | None:
@@ -112,7 +113,7 @@ def normalized_twice(
     first, second = found.first, found.second
     if any(setting.for_node(node).asked for node in (first, second)):
         return "an algorithm that was asked for"
-    rows, x = operand(second.operands[0]), operand(first.operands[0])
+    rows, x = Tensor(found.rows.value), operand(first.operands[0])
     epilogue = epilogue_of(found.tail, rows, first.output)
     if isinstance(epilogue, str):
         return epilogue
@@ -126,11 +127,11 @@ def normalized_twice(
         return "scales of different types"
     assert isinstance(first.op, _NORMS)
     assert isinstance(second.op, _NORMS)
-    centred = isinstance(second.op, LayerNormalization)
+    centred, kept = isinstance(second.op, LayerNormalization), found.rows.kept
     launch = normalize_rows(
-        *(rows, x, x.rank - 1),
+        *(rows if kept is None else operand(kept), x, x.rank - 1),
         RowStatistic(first.op.epsilon, centred=isinstance(first.op, LayerNormalization)),
-        epilogue if found.stores_rows else replace(epilogue, plain=False),
+        replace(epilogue, plain=kept is not None),
         setting.target,
         affine=ScaleShift(scale, shift),
         again=NormAgain(y, scale_again, shift_again, second.op.epsilon, centred),
