@@ -9,10 +9,10 @@ from ..base.guard import check_time
 from ..errors import FAILURES, ModelError, ShapeError, out_of_memory
 from .constraints import Element, check_inputs, check_outputs
 from .dtypes import FLOATS
+from .fresh_names import named
 from .graph import Graph, Node
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
-from .own_names import named
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
 Types = tuple[ValueType | None, ...]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Set
 from contextlib import contextmanager
 
+from .fresh_names import FreshNames, named, naming, sizes_in, unnamed
 from .graph import Graph, Value
 from .grown import Grown
 from .infer import infer
-from .own_names import OwnNames, named, naming, sizes_in, unnamed
 from .types import TensorType, ValueType
 
 #: The sizes of each symbol, each with the first input that has it.
@@ -65,8 +65,8 @@ def loosened(graph: Graph, symbols: Set[str]) -> Graph:
 
 @contextmanager
 def sizes_named(graph: Graph) -> Generator[None]:
-    """Meanwhile, each unknown size of a graph's tensors has a name; see `own_names`."""
-    names = OwnNames(graph)
+    """Meanwhile, each unknown size of a graph's tensors has a name; see `fresh_names`."""
+    names = FreshNames(graph)
     try:
         with naming(names):
             if None in sizes_in(graph):

@@ -6,14 +6,7 @@ counted, and `Options.stop_at` stops after any number of them; `tercet bisect` r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..ir.graph import Graph
-from ..ir.op import Op
-from ..ir.own_names import naming
-from ..ir.symbols import sizes_named
-from ..ir.types import Array
-from .driver import Context, Evaluate, InModule, Pass, PassOptions, Rewrite, Rewrites, run_passes
+from .driver import Evaluate, InModule, Pass, Rewrite, Rewrites, optimise
 from .inline_bodies import lower
 
 __all__ = [
@@ -483,28 +476,3 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass("repeat_chains", "after it, which would merge them again", at="Cast"),
     _pass("remove_dead", "at the end, as above"),
 )
-
-
-def optimise(
-    graph: Graph,
-    passes: tuple[Pass, ...],
-    options: PassOptions,
-    evaluate: Evaluate,
-    rewrites: Rewrites,
-) -> None:
-    """Run `passes` on `graph` in place, while unknown sizes of its inputs have names.
-
-    Args:
-        graph: with inferred types (`ir.infer.infer`).
-        passes: `SYMBOLIC_PASSES` or `STATIC_PASSES`.
-        options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
-        evaluate: runs one operator on arrays.
-        rewrites: gets one entry per rewrite.
-    """
-
-    def run_alone(op: Op, given: Sequence[Array | None], count: int) -> Sequence[Array] | None:
-        with naming(None):
-            return evaluate(op, given, count)
-
-    with sizes_named(graph):
-        run_passes(graph, passes, Context(options, run_alone), rewrites)

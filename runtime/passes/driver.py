@@ -15,8 +15,10 @@ from typing import Protocol
 from ..base.guard import check_time
 from ..base.record import record
 from ..errors import TercetWarning
+from ..ir.fresh_names import naming
 from ..ir.graph import Graph
 from ..ir.op import Op, body_names
+from ..ir.symbols import sizes_named
 from ..ir.types import Array, TensorType
 from ..ir.verify import verify
 from .moved_places import MovedPlaces
@@ -220,6 +222,31 @@ class Rewrites:
     def counts(self) -> dict[str, int]:
         """Number of rewrites by pass."""
         return dict(Counter(rewrite.name for rewrite in self.log))
+
+
+def optimise(
+    graph: Graph,
+    passes: Sequence[Pass],
+    options: PassOptions,
+    evaluate: Evaluate,
+    rewrites: Rewrites,
+) -> None:
+    """Run passes on a graph in place; meanwhile, unknown sizes have names (`ir.fresh_names`).
+
+    Args:
+        graph: with inferred types (`ir.infer.infer`).
+        passes: `SYMBOLIC_PASSES`, `STATIC_PASSES`, or some of these.
+        options: budgets, and `stop_at`, which counts all rewrites in `rewrites` so far.
+        evaluate: runs one operator on arrays.
+        rewrites: gets one entry per rewrite.
+    """
+
+    def run_alone(op: Op, given: Sequence[Array | None], count: int) -> Sequence[Array] | None:
+        with naming(None):
+            return evaluate(op, given, count)
+
+    with sizes_named(graph):
+        run_passes(graph, passes, Context(options, run_alone), rewrites)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass], context: Context, rewrites: Rewrites) -> None:

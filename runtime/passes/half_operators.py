@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..ir.graph import Node
 from ..ir.op import Op
 from ..ops import (
     attention,
@@ -101,3 +102,12 @@ PLACES: frozenset[type[Op]] = frozenset(
         *(movement.Pad,),
     }
 )
+
+
+def has_sinks(node: Node) -> bool:
+    """Whether a sum of exponentials reads the scores of an Attention, and nothing its caches."""
+    if not isinstance(node.op, attention.Attention) or len(node.outputs) != 4:
+        return False
+    *caches, scores = node.outputs[1:]
+    kinds = {type(reader.op) for reader in scores.consumers}
+    return kinds == {reduce.ReduceLogSumExp} and not any(value.consumers for value in caches)

@@ -76,7 +76,7 @@ from .half_forms import (
     is_spectrum,
     vanishes_in_sum,
 )
-from .half_operators import FOLLOWERS, LEADERS
+from .half_operators import FOLLOWERS, LEADERS, has_sinks
 from .half_steps import wide_steps
 from .range_rules import ranges_of
 from .ranges import Ranges, large_constants, measured_in
@@ -185,7 +185,7 @@ class _Narrow:
             and all(takes(kind, self._half, i) for i, v in enumerate(node.inputs) if v in wide)
             and isinstance(types[0], TensorType)
             and types[0].dtype == float32
-            and (len(types) == 1 or kind in _SEVERAL or _has_sinks(node))
+            and (len(types) == 1 or kind in _SEVERAL or has_sinks(node))
             and self._bears(node, wide)
         )
 
@@ -229,7 +229,7 @@ class _Narrow:
         is_open = not is_rounded and is_open_product(node, ranges, limits)
         if is_open or is_open_recurrence(node, ranges) or is_spectrum(node):
             return False
-        touched = [*wide, *node.outputs[: 1 if _has_sinks(node) else None]]
+        touched = [*wide, *node.outputs[: 1 if has_sinks(node) else None]]
         if not all(limits.holds(ranges[value]) for value in touched if value.data is None):
             return False
         vanishing = any(
@@ -472,15 +472,6 @@ def _module_of(node: Node) -> str:
 def _is_read(graph: Graph, node: Node) -> bool:
     """Whether a result depends on a node: views in front of which Casts were put are left."""
     return any(map(graph.is_read, node.outputs))
-
-
-def _has_sinks(node: Node) -> bool:
-    """Whether a sum of exponentials reads the scores of an Attention, and nothing its caches."""
-    if not isinstance(node.op, attention.Attention) or len(node.outputs) != 4:
-        return False
-    *caches, scores = node.outputs[1:]
-    kinds = {type(reader.op) for reader in scores.consumers}
-    return kinds == {reduce.ReduceLogSumExp} and not any(value.consumers for value in caches)
 
 
 @contextmanager

@@ -25,9 +25,8 @@ def place(g: Graph, x: Value, step: int) -> Value:
 def states(g: Graph, x: Value, factor: float) -> Value:
     """Weigh the state before by a gate, and add a row, one step after the other (Mamba)."""
     gates = apply(g, Sigmoid(), apply(g, MatMul(), x, normal(WIDTH, WIDTH)))
-    rows = apply(
-        g, Mul(), apply(g, MatMul(), x, normal(WIDTH, WIDTH)), np.full(1, factor, np.float32)
-    )
+    rows = apply(g, MatMul(), x, normal(WIDTH, WIDTH))
+    rows = apply(g, Mul(), rows, np.full(1, factor, np.float32))
     state, found = place(g, rows, 0), list[Value]()
     for step in range(1, STEPS):
         weighed = apply(g, Mul(), state, place(g, gates, step))

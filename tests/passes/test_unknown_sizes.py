@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import tercet
-from tercet.runtime.ir.own_names import sizes_in
+from tercet.runtime.ir.fresh_names import sizes_in
 from tercet.runtime.ir.types import TensorType
 
 from .test_symbolic_sizes import TEXT

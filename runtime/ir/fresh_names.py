@@ -1,7 +1,7 @@
-"""Names for unknown sizes, so that sizes which may differ are not taken for equal ones.
+"""Fresh names for unknown sizes, so that sizes which may differ are not taken for equal ones.
 
-Passes compare sizes. While they run, an unknown size has a name that no other size has, also one
-that a node computes: it equals itself in what follows from it, and nothing else.
+Passes compare sizes. While they run, each unknown size of an input, or of what a node computes, has
+a name that no other size has: it equals itself in what follows from it, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .limited import Limited
 from .types import Dim, OptionalType, SequenceType, TensorType, ValueType
 
 
-class OwnNames:
-    """Names for sizes in a graph.
+class FreshNames:
+    """Makes names that no size of a graph has.
 
     Attributes:
-        given: those that are in use.
+        given: those made so far.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -31,7 +31,7 @@ class OwnNames:
         self.given: set[Dim] = set()
 
     def new(self) -> str:
-        """Return a name that no size of the graph has."""
+        """Return one more name."""
         if self._taken is None:
             self._taken = frozenset(
                 size for each in self._graph.graphs() for size in sizes_in(each)
@@ -43,12 +43,12 @@ class OwnNames:
         return name
 
 
-_OPEN: ContextVar[OwnNames | None] = ContextVar("own_names", default=None)
+_OPEN: ContextVar[FreshNames | None] = ContextVar("fresh_names", default=None)
 
 
 @contextmanager
-def naming(names: OwnNames | None) -> Generator[None]:
-    """Have unknown sizes of what nodes compute named; not even inside of that, if it is None."""
+def naming(names: FreshNames | None) -> Generator[None]:
+    """Meanwhile, `named` takes its names from here; with None, it gives no names."""
     token = _OPEN.set(names)
     try:
         yield
@@ -63,7 +63,7 @@ def sizes_in(graph: Graph) -> set[Dim]:
 
 
 def named(type_: ValueType | None) -> ValueType | None:
-    """Return the type of a tensor with names for its unknown sizes, if they get any."""
+    """Return the type of a tensor with names for its unknown sizes, inside of `naming`."""
     names = _OPEN.get()
     if names is None or not isinstance(type_, TensorType) or None not in (type_.shape or ()):
         return type_
