@@ -74,16 +74,14 @@ def chain_reduction(
     spread = _spread(found, y, x, operands, more, places)
     if isinstance(spread, str):
         return spread
-    vector, shares = spread.vector, spread.shares
     numbers, others = range(len(operands)), range(len(more))
-    columns = 1 if spread.along else vector
     reads = "".join(f", b{j}[place{j} + q * places{j}.at[RANK - 1]]" for j in others)
     result = "Y(a)" if behind is None else f"after(a{reads})"
     title = [chain.title, type(found.fold.op).__name__, "" if behind is None else behind.title]
     return Launch(
         "reduce/reduce_chain.cu",
         "reduce_chain",
-        grid=(ceil_div(spread.results, THREADS // shares * columns), 1, 1),
+        grid=(ceil_div(spread.results, THREADS // spread.shares * spread.columns), 1, 1),
         block=THREADS,
         args={"y": y, **spread.args},
         types=(
@@ -91,7 +89,7 @@ def chain_reduction(
             *((f"A{i}", t.dtype) for i, t in enumerate(operands)),
             *((f"B{j}", t.dtype) for j, t in enumerate(more)),
         ),
-        constants=(("SHARES", shares), ("ALONG", spread.along), *spread.constants),
+        constants=(("SHARES", spread.shares), ("ALONG", spread.along), *spread.constants),
         code="\n".join(
             [
                 how.code(float64 if compute is float64 else x.dtype),
@@ -137,6 +135,11 @@ class _Spread:
     args: Mapping[str, Given]
     constants: tuple[tuple[str, int], ...]
 
+    @property
+    def columns(self) -> int:
+        """Adjacent results of a thread."""
+        return 1 if self.along else self.vector
+
 
 def _spread(
     found: ChainReduction,
@@ -146,6 +149,7 @@ def _spread(
     more: Sequence[Tensor],
     moved: Mapping[int, Movement],
 ) -> _Spread | str:
+    """Return how threads share the work, or why several passes are better."""
     cuts = factors_of(x.dims, tuple(moved.values()))
     assert cuts is not None
     folded, keeps = found.axes, found.keeps_axes
@@ -169,18 +173,13 @@ def _spread(
     folds = [i for i, step in enumerate(result) if not step]
     if not folds:
         return "no axis to reduce"
-    results, count = y.size, prod(sizes[i] for i in folds)
-    along = not result[-1]
+    results, count, along = y.size, prod(sizes[i] for i in folds), not result[-1]
     heads = (operands[0] if along else y, *operands)
     vector, reads = vector_of(heads, sizes, merged[: 2 * n + 1], walks)
-    widest = vector
-    shares, vector = _shares(results, count, vector, along=along)
-    blocks = ceil_div(results * shares, THREADS * (1 if along else vector))
-    if blocks < FEW_BLOCKS and count > MAX_SERIAL * shares * (vector if along else 1):
-        return f"{count} elements for each of {results} results"
-    if not along and count > MAX_ROWS * shares:
-        size = widest * max(each.dtype.itemsize for each in operands)
-        shares, vector = _of_many(results, shares, widest, size), widest
+    shared = _shares(results, count, vector, operands, along=along)
+    if isinstance(shared, str):
+        return shared
+    shares, vector = shared
 
     def of_result(row: Ints) -> Ints:
         return tuple(row[i] for i in stays) or (0,)
@@ -204,8 +203,35 @@ def _spread(
     return _Spread(results, count, vector, shares, along, index, args, tuple(constants))
 
 
-def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int, int]:
+def _shares(
+    results: int, count: int, widest: int, operands: Sequence[Tensor], *, along: bool
+) -> tuple[int, int] | str:
     """Return how many threads share a result, and how many adjacent elements each computes.
+
+    If there is too much for the few blocks that there would be, return that.
+
+    Args:
+        results: number of results.
+        count: elements of each.
+        widest: maximum number of adjacent elements.
+        operands: what is read.
+        along: whether elements of a result are adjacent, rather than results.
+    """
+    shares, vector = _few_shares(results, count, widest, along=along)
+    blocks = ceil_div(results * shares, THREADS * (1 if along else vector))
+    if blocks < FEW_BLOCKS and count > MAX_SERIAL * shares * (vector if along else 1):
+        return f"{count} elements for each of {results} results"
+    if along or count <= MAX_ROWS * shares:
+        return shares, vector
+    nbytes = widest * max(each.dtype.itemsize for each in operands)
+    most = max(FEW_SHARES, THREADS * nbytes // SECTOR)
+    while shares < min(most, THREADS) and results // widest * shares < ENOUGH:
+        shares *= 2
+    return shares, widest
+
+
+def _few_shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int, int]:
+    """Return the same without regard to how many elements a thread has.
 
     Lanes of a warp read adjacent elements; beyond that, threads share results that are few.
     """
@@ -224,11 +250,3 @@ def _shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int,
     while shares < FEW_SHARES and results // vector * shares < ENOUGH and count >= 2 * shares:
         shares *= 2
     return shares, vector
-
-
-def _of_many(results: int, shares: int, vector: int, nbytes: int) -> int:
-    """Return how many threads share a result of many rows that each reads in words of `nbytes`."""
-    most = max(FEW_SHARES, THREADS * nbytes // SECTOR)
-    while shares < min(most, THREADS) and results // vector * shares < ENOUGH:
-        shares *= 2
-    return shares

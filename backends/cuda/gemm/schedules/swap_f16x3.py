@@ -310,9 +310,7 @@ def launch(
     (m, n, k), tile, splits, a = gemm.shape, config.tile, config.splits, gemm.a
     windows = a if ready and isinstance(a, Image) else None
     form = _form_of(gemm, config, ready=ready, norm=norm, moments=moments, boxes=boxes)
-    halves = " in halves" if ready else ""
-    before = ", moments" if moments is not None and norm is None else ""
-    after = f" after {norm.kind}," if norm else ""
+    measured = moments is not None and norm is None
     kept = kept_fours(gemm.shape, config) if norm and norm.kept else 0
     return Launch(
         "gemm/swap_f16x3.cu",
@@ -331,26 +329,35 @@ def launch(
             *tile.constants("BM", "SLICES", "STAGES"),
             *(("EACH", form.each), ("K", k), ("A_IN_HALVES", ready)),
             *(("NORMALIZED", norm is not None), ("CENTRED", bool(norm and norm.centred))),
-            *(("MEASURED", bool(before)), ("KEPT", kept)),
+            *(("MEASURED", measured), ("KEPT", kept)),
             ("SPLIT", int(SplitK.CLUSTER if splits > 1 else SplitK.WHOLE)),
             ("POINTWISE", windows is not None and image_halves.is_pointwise(windows)),
             *(boxes.constants if boxes else ()),
             *(("VECTOR_C", gemm.vector_c(4, 2)), *epilogue.flags(gemm.bias)),
         ),
-        code="\n".join(
-            (
-                *(F16X3.code(tile.bm), epilogue.halves_code, epilogue.code),
-                f"#define WINDOWED {int(windows is not None)}",
-                f"#define BOXES {tile.boxes}",
-            )
-        ),
+        code=_code(tile, epilogue, windowed=windows is not None),
         shared=target.alone(form.shared),
         cluster=(1, splits, 1),
-        note=f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip(),
+        note=_note(config, epilogue, norm, ready=ready, measured=measured),
         pitched=tuple(
             t for t in gemm.pitched(epilogue.pitched) if windows is None or t is not a.data
         ),
     )
+
+
+def _code(tile: CtaTile, epilogue: Epilogue, *, windowed: bool) -> str:
+    """Return the generated code."""
+    macros = f"#define WINDOWED {int(windowed)}", f"#define BOXES {tile.boxes}"
+    return "\n".join((F16X3.code(tile.bm), epilogue.halves_code, epilogue.code, *macros))
+
+
+def _note(
+    config: Config, epilogue: Epilogue, norm: RowsNorm | None, *, ready: bool, measured: bool
+) -> str:
+    """Return what plans say of a launch."""
+    halves, before = " in halves" * ready, ", moments" * measured
+    after = f" after {norm.kind}," if norm else ""
+    return f"{F16X3.title}{halves}{after} {config}{before} {epilogue.title}".strip()
 
 
 @record
