@@ -48,10 +48,10 @@ WORD = 16
 #: Maximum number of images: of 32, some layers of EfficientNet-B0 and MobileNetV3 would be such in
 #: 16 bits, and the networks take 0.6 % more and less time.
 MAX_IMAGES = 16
-#: Maximum number of blocks that share the weights, and where these would not fit in their memory:
-#: clusters of more than eight are Hopper's.
-MAX_SHARES, MOST_SHARES = 8, 16
-#: How many of such clusters start together.
+#: Maximum number of blocks of a cluster, which share the weights; and where these would not fit in
+#: the memory of so few, on Hopper, which has larger clusters than are portable.
+PORTABLE_CLUSTER, MAX_CLUSTER = 8, 16
+#: How many of such larger clusters start together.
 TOGETHER = 4
 #: Bytes of weights of a block from which more blocks share them.
 LIGHT = 4 << 10
@@ -246,10 +246,10 @@ class Sizes:
     def form(self, target: Target) -> Form | None:
         """Return how blocks share an image, if all run at once; else None."""
         light = LIGHT if self.pixels else 1
-        shares = min(MAX_SHARES, ceil_div(self.weights, light))
+        shares = min(PORTABLE_CLUSTER, ceil_div(self.weights, light))
         found = self._shared_by(shares, target)
         if found is None and target.has_wgmma:
-            found = self._shared_by(MOST_SHARES, target)
+            found = self._shared_by(MAX_CLUSTER, target)
         return found
 
     def _shared_by(self, shares: int, target: Target) -> Form | None:
@@ -257,7 +257,7 @@ class Sizes:
         own = ceil_div(ceil_div(self.results, self.each), shares) * self.each
         shares = ceil_div(self.results, own)
         most = target.processors // (self.images * shares)
-        if shares > MAX_SHARES:
+        if shares > PORTABLE_CLUSTER:
             most = min(most, TOGETHER // self.images)
         words = self.pixels * own // self.each
         parts = min(most, max(1, ceil_div(words, THREADS * FEW_WORDS)))

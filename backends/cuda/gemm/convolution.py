@@ -144,7 +144,7 @@ class ConvProblem:
 
     @property
     def around(self) -> tuple[str, ...]:
-        """Whether `is_cut`, `pooled`, `boxed`, and whether it runs beside others."""
+        """What its speed depends on besides; see `selection.Task`."""
         texts = {
             "cut": self.is_cut,
             "pooled": self.pooled is not None,
