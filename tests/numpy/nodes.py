@@ -47,6 +47,18 @@ def model_of(
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+def drawn(model: ModelProto, seed: int) -> dict[str, Array]:
+    """Return inputs of the sizes that a model declares: floats, or 1 to 5 for integers."""
+    rng, found = np.random.default_rng(seed), dict[str, Array]()
+    for each in model.graph.input:
+        declared = each.type.tensor_type
+        shape = [dim.dim_value for dim in declared.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(declared.elem_type)
+        numbers = rng.standard_normal(shape) if dtype.kind == "f" else rng.integers(1, 6, shape)
+        found[each.name] = numbers.astype(dtype)
+    return found
+
+
 def run(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     """Return what tercet computes."""
     with tercet.load(model) as loaded:

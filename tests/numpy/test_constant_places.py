@@ -12,7 +12,7 @@ from onnxruntime import InferenceSession
 import tercet
 from tercet.backends.numpy.ops import gather
 
-Array = np.ndarray[Any, Any]
+from .nodes import drawn
 
 SHAPE = (4, 6, 5)
 #: Places along an axis of 6: one, in order, with gaps, backwards, counted from the end, mixed.
@@ -65,21 +65,12 @@ def networks() -> list[ModelProto]:
     return found
 
 
-def feeds(model: ModelProto, seed: int) -> dict[str, Array]:
-    rng = np.random.default_rng(seed)
-    shapes = {
-        each.name: [dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        for each in model.graph.input
-    }
-    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-
-
 @pytest.mark.parametrize("model", networks(), ids=lambda model: model.graph.name)
 def test_as_onnxruntime(model: ModelProto) -> None:
     session = InferenceSession(model.SerializeToString())
     with tercet.load(model, backend="numpy", stop_at=0) as ours:
         for seed in range(2):
-            given = feeds(model, seed)
+            given = drawn(model, seed)
             np.testing.assert_array_equal(ours.run(given)["y"], session.run(None, given)[0])
 
 
@@ -89,9 +80,9 @@ def test_checked_once(model: ModelProto, monkeypatch: pytest.MonkeyPatch) -> Non
     check = gather._from_front
     monkeypatch.setattr(gather, "_from_front", lambda *a: checked.append(a) or check(*a))
     with tercet.load(model, backend="numpy", stop_at=0) as ours:
-        ours.run(feeds(model, 0))
+        ours.run(drawn(model, 0))
         count = len(checked)
-        ours.run(feeds(model, 1))
+        ours.run(drawn(model, 1))
     assert count
     assert len(checked) == count
 

@@ -13,7 +13,7 @@ from onnxruntime import InferenceSession, SessionOptions
 import tercet
 from tercet.backends.numpy.ops import recurrent
 
-Array = np.ndarray[Any, Any]
+from .nodes import drawn
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 #: Activations of one direction that are not the usual ones, of which some gates are halved.
@@ -52,17 +52,6 @@ def network(
     return helper.make_model(graph, opset_imports=[opset], ir_version=9)
 
 
-def feeds(model: ModelProto, seed: int) -> dict[str, Array]:
-    """Return other inputs for each seed."""
-    rng, found = np.random.default_rng(seed), dict[str, Array]()
-    for each in model.graph.input:
-        shape = [dim.dim_value for dim in each.type.tensor_type.shape.dim]
-        found[each.name] = rng.standard_normal(shape).astype(np.float32)
-        if each.name == "lengths":
-            found[each.name] = rng.integers(1, TIME + 1, shape).astype(np.int32)
-    return found
-
-
 def variants() -> list[tuple[str, dict[str, Any]]]:
     """Return layers with their attributes."""
     found: list[tuple[str, dict[str, Any]]] = [("GRU", {"linear_before_reset": 1})]
@@ -84,7 +73,7 @@ def test_runs_agree_with_onnxruntime(kind: str, attributes: dict[str, Any], dire
         session = InferenceSession(model.SerializeToString(), options)
         with tercet.load(model, backend="numpy") as ours:
             for seed in range(3):
-                given = feeds(model, seed)
+                given = drawn(model, seed)
                 wanted = session.run(None, given)
                 for found, other in zip(ours.run(given).values(), wanted, strict=True):
                     np.testing.assert_allclose(found, other, rtol=1e-5, atol=2e-6)
@@ -97,5 +86,5 @@ def test_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = network("LSTM", 1, 16, "forward", lengths=False)
     with tercet.load(model, backend="numpy") as ours:
         for seed in range(3):
-            ours.run(feeds(model, seed))
+            ours.run(drawn(model, seed))
     assert len(made) == 1
