@@ -75,7 +75,7 @@ class Taker:
 def takers(graph: Graph, value: Value, axis: int, affine: Affine) -> list[Taker] | None:
     """Return the layers that take over scale and shift of a tensor, if all that read it do.
 
-    Averages of pixels commute with both, and views only move the axis.
+    Averages of pixels commute with both, and views only move the axis, or repeat its elements.
 
     Args:
         graph: the graph.
@@ -97,6 +97,7 @@ def takers(graph: Graph, value: Value, axis: int, affine: Affine) -> list[Taker]
 
 
 def _takers_at(graph: Graph, node: Node, axis: int, affine: Affine) -> list[Taker] | None:
+    """Return the same for one node that reads the tensor as its first input."""
     op, value, size = node.op, node.operands[0], affine[0].size
     rank, dims = rank_of(value), shape_of(node.output)
     if rank is None or dims is None:
@@ -156,7 +157,7 @@ def _is_mean(op: AveragePool) -> bool:
 def layer_behind(graph: Graph, node: Node, affine: Affine) -> LinearLayer | None:
     """Return the layer that takes over scale and shift of what a node reads, or None.
 
-    The node is the layer, or an AveragePool that it alone reads.
+    The node is the layer, or an AveragePool that only the layer reads.
     """
     found = _takers_at(graph, node, 1, affine) if isinstance(node.op, AveragePool) else None
     if found is not None:

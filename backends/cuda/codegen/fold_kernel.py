@@ -16,8 +16,8 @@ from .folds import FOLDS, ReduceFormula
 ROWS, COLUMNS = 8, 32
 #: Elements of a row, or rows of a column, per block.
 ROW_CHUNK, COLUMN_CHUNK = 4096, 256
-#: The same of pixels whose sums another kernel adds up.
-OF_PART = 256
+#: Pixels per block of those whose sums another kernel adds up.
+PIXEL_CHUNK = 256
 #: Elements per block of rows that several blocks share, if they have at most as many such parts: in
 #: the logits of a token the blocks are few, and each has little more to do than wait for memory.
 SHARED_CHUNK = 1024
@@ -159,7 +159,7 @@ def sums_of_pixels(x: Tensor, *, launches: bool) -> tuple[Launch, int]:
         launches: whether the next kernel starts before this one waits for its predecessor.
     """
     how, pixels, channels = FOLDS[ReduceSum], prod(x.dims[2:]), x.dims[1]
-    chunk = ceil_div(pixels, ceil_div(pixels, OF_PART))
+    chunk = ceil_div(pixels, ceil_div(pixels, PIXEL_CHUNK))
     parts = ceil_div(pixels, chunk)
     vector = _word(WORD, channels, x)
     warps, blocks = min(ROWS, _warps(chunk, vector)), ceil_div(channels, COLUMNS)

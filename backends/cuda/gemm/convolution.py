@@ -40,7 +40,7 @@ class ConvProblem:
         pooled: the maxima of squares of 2 x 2 results, which are stored instead of them; or None.
         own: whether each image has filters of its own, which are computed.
         placed: these filters of single channels, [n, m, *kernel], if they are read where they are.
-        boxed: whether blocks may cut pixels once for all taps.
+        boxed: whether blocks may cut pixels once for all taps; see `schedules.boxes`.
     """
 
     op: Conv | ConvTranspose

@@ -67,7 +67,7 @@ BOXED = 0.92
 #: Factor of their estimates where they are compared with other algorithms, unless others run beside
 #: them: with it, VGG-16 takes 2.3 % less time at batch 1 on an H200, as Winograd computes images of
 #: 14x14 pixels. GoogLeNet would take 1.2 % more with it beside others, HRNet-W18 0.7 %.
-OF_BOXES = 1.15
+BOXES_FACTOR = 1.15
 
 
 # ── which instructions ───────────────────────────────────────────────────────────────────────────
@@ -452,7 +452,7 @@ def convolution_time(conv: ConvProblem) -> float:
     ways = () if conv.is_cut else _box_ways(conv)
     if not ways or ways[0].microseconds > BOXED * time:
         return time
-    factor = 1.0 if conv.setting.concurrent else OF_BOXES
+    factor = 1.0 if conv.setting.concurrent else BOXES_FACTOR
     return min(time, factor * ways[0].microseconds)
 
 

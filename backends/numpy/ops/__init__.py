@@ -11,7 +11,7 @@ from importlib import import_module
 
 from ....runtime.ir.op import Op
 
-#: The files, which register implementations. `attention_rows` is a part of the family `attention`.
+#: The files; names of parts of a family, such as `attention_rows`, begin with its name.
 FILES = (
     "attention",
     "attention_rows",

@@ -226,7 +226,7 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
     found: dict[str, Array] = {}
     for name, data in feeds.items():
         shape = [
-            new if size == old and _is_due(at, axis, once if name == only else None) else size
+            new if size == old and _is_resized(at, axis, once if name == only else None) else size
             for axis, size in enumerate(data.shape)
         ]
         some = data.ravel() if data.size else np.zeros(1, data.dtype)
@@ -234,7 +234,7 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
     return found
 
 
-def _is_due(at: str, axis: int, once: int | None) -> bool:
+def _is_resized(at: str, axis: int, once: int | None) -> bool:
     return axis == once if at == "once" else at == "all" or axis == 0
 
 
