@@ -143,6 +143,8 @@ def _behind_view(graph: Graph, view: Node, axis: int, affine: Affine) -> list[Ta
     rest = [each for each in source[axis + 1 :] if isinstance(each, int)]
     if len(made) != axis + 1 or len(rest) != len(source) - axis - 1:
         return None
+    if made[axis] != affine[0].size * prod(rest):
+        return None  # of no elements, which have any number of columns
     scale, shift = (np.repeat(each, prod(rest)) for each in affine)
     return takers(graph, view.output, axis, (scale, shift))
 

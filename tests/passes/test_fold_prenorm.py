@@ -218,3 +218,17 @@ def test_what_is_transposed_otherwise_stays() -> None:
     after, log = optimised(graph)
     assert "fold_prenorm" not in log.counts
     assert_same(graph, after)
+
+
+def test_rows_of_no_images_stay() -> None:
+    """Each of them may have any number of columns, which are no channels."""
+
+    def build(g: Graph, x: Value) -> Value:
+        image = batchnorm(g, apply(g, Relu(), x), 8)
+        rows = apply(g, Reshape(allowzero=1), image, np.array((0, 77), np.int64))
+        return apply(g, MatMul(), rows, normal(77, 6))
+
+    graph = make(build, (0, 8, 2, 1))
+    after, log = optimised(graph)
+    assert "fold_prenorm" not in log.counts
+    assert_same(graph, after, 0, 8, 2, 1)
