@@ -150,9 +150,61 @@ def test_a_shape_rule_that_fails() -> None:
     def nonsense(x: Any, *, beta: float) -> Any:
         return [3]
 
-    for given, said in ((rule, "raised KeyError"), (nonsense, "gives list; expected")):
+    wanted = r"gives list; expected a type, .*x\.with_shape"
+    for given, said in ((rule, "raised KeyError"), (nonsense, wanted)):
         with pytest.raises(tercet.ModelError, match=rf"node 's'.*shape rule {said}"):
             tercet.load(MODEL, operators={KEY: CustomOperator(swish, given)})
+
+
+OPEN = """<ir_version: 10, opset_import: ["" : 21, "test" : 1]>
+    g (float[n, 4] x) => (y, z) { a = Relu (x)  y = test.Double (a)  z = Neg (y) }"""
+
+
+def doubled(x: Array) -> Array:
+    return np.concatenate([x, x])
+
+
+@pytest.mark.parametrize("n", [2, 0])
+def test_a_rule_that_needs_sizes_is_asked_when_they_are_known(n: int) -> None:
+    asked = list[str]()
+
+    def rule(x: Any) -> Any:
+        asked.append(str(x))
+        return x.with_shape((2 * x.dims[0], x.dims[1]))
+
+    operators = {("test", "Double"): CustomOperator(doubled, rule)}
+    x = np.linspace(-1, 1, 4 * n, dtype=np.float32).reshape(n, 4)
+    with tercet.load(OPEN, operators=operators) as model:
+        assert [each.shape for each in model.outputs] == [None, None]
+        _, z = model(x)
+        (row,) = (row for row in model.placement() if "z" in row.nodes)
+        assert row.backend == "numpy"
+    np.testing.assert_array_equal(z, -np.maximum(doubled(x), 0))
+    assert {"float32[n,4]", f"float32[{n},4]"} <= set(asked)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (lambda x: x.with_dtype("float16"), "float16[n,4]"),
+        (lambda x: x.with_dtype(np.int8), "int8[n,4]"),
+        (lambda x: x.with_shape([np.int64(3), "m", None]), "float32[3,m,?]"),
+        (lambda x: x.with_dtype("int65"), "the dtype 'int65', which ONNX does not have"),
+        (lambda x: x.with_dtype(np.datetime64), ".*, which ONNX does not have"),
+        (lambda x: x.with_dtype(None), "the dtype None, which ONNX does not have"),
+        (lambda x: x.with_shape(3), "the shape 3; expected a tuple of sizes"),
+        (lambda x: x.with_shape((-1, 4)), r"the shape \(-1, 4\); expected"),
+        (lambda x: x.with_shape((1.5,)), r"the shape \(1.5,\); expected"),
+    ],
+)
+def test_what_a_shape_rule_gives_is_checked(rule: Any, expected: str) -> None:
+    operators = {("test", "Double"): CustomOperator(doubled, rule)}
+    if "t" in expected.partition("[")[0] and expected.endswith("]"):
+        with tercet.load(OPEN, operators=operators) as model:
+            assert str(model.outputs[0]) == f"y: {expected}"
+        return
+    with pytest.raises(tercet.ModelError, match=rf"'y' \(test::Double\): .* gives {expected}"):
+        tercet.load(OPEN, operators=operators)
 
 
 @pytest.mark.parametrize("planned", [False, True], ids=["alone", "planned"])

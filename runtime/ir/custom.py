@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, make_dataclass
 from inspect import Parameter, signature
+from operator import index
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from ..errors import OperatorError, ShapeError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
 from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base, with_arrays, with_tensors
-from .types import Array, HostValue, TensorType, ValueType
+from .types import Array, Dim, HostValue, NotStaticError, TensorType, ValueType
 
 
 @record
@@ -33,7 +34,8 @@ class CustomOperator:
             parameter must default to None) and the attributes by keyword; returns an array, or a
             tuple with one entry per output. Its inputs are read-only.
         infer: takes the `TensorType`s of the inputs and the attributes in the same way and returns
-            the type of the result, or a tuple of types. Without it, shapes are known only after the
+            the type of the result, or a tuple of types. A rule that reads ``dims`` before they are
+            known is asked again when they are. Without a rule, shapes are known only after the
             operator has run, and dependent nodes are planned then.
         kernels: functions by backend name that provide a native implementation: for ``cuda`` a
             `tercet.CudaKernel`, or a list of them, from the inputs, then the outputs (objects with
@@ -178,6 +180,41 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
     return make_dataclass(name, fields, bases=(Custom,), namespace=own, **FIELDS_ONLY)
 
 
+def _given_type(found: Any) -> ValueType | None:
+    """Return a result of a shape rule; raises ShapeError if it is no type that ONNX has."""
+    rule = "the operator's shape rule gives"
+    if not isinstance(found, ValueType | None):
+        raise ShapeError(
+            f"{rule} {type(found).__name__}; expected a type, as its parameters are, such as "
+            "x.with_shape((2, 3))"
+        )
+    if not isinstance(found, TensorType):
+        return found
+    given: Any = found.dtype
+    try:
+        dtype = None if given is None else np.dtype(given)
+    except TypeError:
+        dtype = None
+    if dtype not in TO_ONNX:
+        raise ShapeError(f"{rule} the dtype {given!r}, which ONNX does not have")
+    try:
+        shape = None if found.shape is None else tuple(map(_given_dim, found.shape))
+    except (TypeError, ValueError):
+        raise ShapeError(
+            f"{rule} the shape {found.shape!r}; expected a tuple of sizes, which are integers from "
+            "0, names, or None if unknown"
+        ) from None
+    return TensorType(dtype, shape, found.value)
+
+
+def _given_dim(dim: Any) -> Dim:
+    if dim is None or isinstance(dim, str):
+        return dim
+    if index(dim) < 0:
+        raise ValueError(dim)
+    return index(dim)
+
+
 def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., Inferred]:
     """Return the method `infer`, whose parameters declare the operator's inputs."""
 
@@ -188,15 +225,14 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
             found: Any = definition.infer(*types, **self.given())
         except TercetError:
             raise
+        except NotStaticError:  # the sizes are known when it is planned
+            return None
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
             raise ShapeError(f"the operator's shape rule raised {said}") from error
-        results = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
-        for each in results:
-            if not isinstance(each, ValueType | None):
-                given = type(each).__name__
-                raise ShapeError(f"the operator's shape rule gives {given}; expected a TensorType")
-        return cast("Inferred", found)
+        if isinstance(found, tuple):
+            return tuple(map(_given_type, cast("tuple[Any, ...]", found)))
+        return _given_type(found)
 
     own = Parameter("self", Parameter.POSITIONAL_OR_KEYWORD)
     kinds = {p.name: ValueType if p.default is p.empty else ValueType | None for p in inputs}

@@ -25,6 +25,10 @@ def _dim_text(dim: Dim) -> str:
     return "?" if dim is None else str(dim)
 
 
+class NotStaticError(ValueError):
+    """The sizes of a type are needed before they are known."""
+
+
 class _Checked:
     """What a type has been found to be, which is no field of it."""
 
@@ -71,12 +75,12 @@ class TensorType(_Checked):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """The shape as integers; raises ValueError if it is not static."""
+        """The shape as integers; raises NotStaticError if it is not static."""
         try:
             return self._dims
         except AttributeError:  # the first time that it is asked for
             if not self.is_static:
-                raise ValueError(f"{self} has no static shape") from None
+                raise NotStaticError(f"{self} has no static shape") from None
         self._dims = cast("tuple[int, ...]", self.shape)
         return self._dims
 
