@@ -26,6 +26,8 @@ DECODER = str(Path(__file__).parent / "producers" / "transformers" / "genai_llam
 LLAMA = str(Path(__file__).parent / "producers" / "decoders" / "optimum_llama")
 X = np.zeros((1, 1, 8, 8), np.float32)
 PAIR = ["numpy", "onnx.reference"]
+TEXTS = """<ir_version: 10, opset_import: ["" : 21]>
+    g (string[n] x) => (string[n] y) { y = Identity (x) }"""
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +126,8 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (on("run", {"image": None}), "image"),
     (on("run", {"image": {"image": X}}), "image"),
     (on("run", {"image": [[1, [2]]]}), "image"),
+    (on("run", {"image": "cat"}), "has dtype string"),
+    (lambda _: tercet.load(TEXTS).run({"x": np.ones(2, np.int64)}), "array.astype(str)"),
     (on("run", {"image": [[[[True] * 8] * 8]]}), "has dtype bool"),
     (on("run", {"image": [[[[X[0, 0, 0, 0].astype(np.float64)] * 8] * 8]]}), "has dtype float64"),
     (pickle.dumps, "a Model cannot be copied or pickled"),
@@ -133,6 +137,7 @@ MISUSES: list[tuple[Callable[[tercet.Model], object], str]] = [
     (on("run", {"image": X.astype(">f8")}), "float64"),
     (on("run", {"image": X}, {"probabilities": X}), "outputs"),
     (on("run", ["probabilites"], {"image": X}), "did you mean 'probabilities'"),
+    (on("run", ["elsewhere"], {"image": X}), "'elsewhere' (its outputs: probabilities)"),
     (on("run", {"image": X}, 5), "outputs"),
     (on("run", {"image": X}, [5]), "outputs"),
     (on("run", {"image": X}, to="gpu"), "to="),

@@ -14,6 +14,7 @@ def no_tensor(graph: Graph, name: str) -> InputError:
     node = next((each for each in graph.nodes if each.name == name or name in each.origin), None)
     if node is None:
         hint = did_you_mean(name, [*graph.outputs, *graph.values])
+        hint = hint or f" (its outputs: {', '.join(graph.outputs)})" * (len(graph.outputs) <= 8)
     else:
         names = " and ".join(f"'{value.name}'" for value in node.outputs)
         hint = f"; it is a node, which computes {names}"

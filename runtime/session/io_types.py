@@ -312,11 +312,11 @@ def _check_type(
 ) -> None:
     """Raise InputError unless an array of this dtype and shape fits the input."""
     if dtype != type_.dtype:
-        remedy = f" (convert with array.astype('{name_of(type_.dtype)}'))"
+        wanted = "str" if type_.dtype == string else f"'{name_of(type_.dtype)}'"
+        remedy = f" (convert with array.astype({wanted}))"
         remedy = remedy if np.can_cast(dtype, np.complex128, "same_kind") else ""
-        raise InputError(
-            f"input '{info.name}' has dtype {name_of(dtype)}; the model expects {info}{remedy}"
-        )
+        given = "string" if dtype.kind in "SUT" else name_of(dtype)
+        raise InputError(f"input '{info.name}' has dtype {given}; the model expects {info}{remedy}")
     if type_.shape is None:
         return
     if len(shape) != len(type_.shape):
