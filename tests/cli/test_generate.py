@@ -35,6 +35,8 @@ def test_ids_without_a_tokenizer(tercet: Tercet) -> None:
     done = tercet("generate", path, "--file", "q4", "--ids", IDS, "--max-new-tokens", 3)
     assert done.code == 0, done.err
     assert len(done.out.split()) == 3
+    unknown = tercet("generate", path, "--file", "q5", "--ids", IDS)
+    assert (unknown.code, "error: --file q5: " in unknown.err) == (2, True)
     more = ("--num-return-sequences", 2, "--temperature", 1)
     done = tercet("generate", LLAMA, "--ids", IDS, "--max-new-tokens", 3, *more)
     assert [len(line.split()) for line in done.out.splitlines()] == [3, 3]

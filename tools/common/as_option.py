@@ -21,6 +21,7 @@ OPTIONS = {
     "runners": "--backend",
     "shapes": "--shape",
     "skip": "--skip-passes",
+    "variant": "--file",
 }
 
 
