@@ -126,6 +126,8 @@ class Judge:
             outputs.
         own: whether both runners are tercet's, which never round operands to eight bits.
         in_bytes: whether operands are rounded to eight bits where the file allows it.
+        one_sided: whether the graph is only what one side was made from, such as what was read of
+            a file: reasons do not say then which side is nearer to float64.
     """
 
     def __init__(
@@ -137,7 +139,9 @@ class Judge:
         *,
         own: bool = False,
         in_bytes: bool = False,
+        one_sided: bool = False,
     ) -> None:
+        self._one_sided = one_sided
         self._graph, self._feeds, self._precision = graph, feeds, precision
         self._counts = tuple(count for count in COUNTS if count <= maximum) or (maximum,)
         self._ancestries = ancestries(graph, precision)
@@ -257,9 +261,9 @@ class Judge:
             return plain
         ruling = self._ruling(name, reference, found, plain)
         reason = ruling.reason
-        if ruling.word != "ok":
+        if ruling.word != "ok" and not self._one_sided:
             reason = "; ".join(part for part in (reason, self._who(name, reference, found)) if part)
-        if ruling.word == "inconclusive" and self.exact:
+        if ruling.word == "inconclusive" and self.exact and not self._one_sided:
             reason = f"{reason}{self._where_from()}"
         return replace(
             plain,
