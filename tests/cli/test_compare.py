@@ -50,6 +50,16 @@ def test_mismatch_is_located(tercet: Tercet) -> None:
     assert "scores on onnxruntime: worst [" in done.out
 
 
+def test_nan_of_all_is_mentioned(tercet: Tercet) -> None:
+    """No difference shows it."""
+    a = np.array([[1, np.nan], [np.inf, -np.inf]], np.float32)
+    np.savez("in.npz", a=a, b=np.zeros((2, 2), np.float32))
+    done = tercet("compare", "adder.onnx", *NUMPY_AND_ORT, "--inputs-from", "in.npz", "--repeat", 0)
+    assert done.code == 0
+    assert "sum on onnxruntime has 1 NaN and 2 infinities" in done.out
+    assert "has" not in tercet("compare", "adder.onnx", *NUMPY_AND_ORT, "--repeat", 0).out.split()
+
+
 def test_intermediate_tensors(tercet: Tercet) -> None:
     chosen = (*NUMPY_AND_ORT, "-b", "onnx.reference", "--outputs", "n,scores", "--json")
     found = tercet("compare", "classifier.onnx", *chosen).json

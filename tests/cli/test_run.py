@@ -87,6 +87,33 @@ def test_nan_is_counted_and_shown(tercet: Tercet) -> None:
     assert "1/2" in tercet(*arguments).out
 
 
+def test_nan_is_not_among_the_greatest(tercet: Tercet, folder: Path) -> None:
+    (folder / "two.onnxtxt").write_text("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[2,6] x) => (float[2,6] y) { y = Identity (x) }""")
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    x[0] = x[1, 2] = np.nan
+    np.save("x.npy", x)
+    arguments = "run", "two.onnxtxt", "-i", "x.npy", "--repeat", 0
+    (found,) = tercet(*arguments, "--json").json["outputs"]
+    assert [[each["class"] for each in row] for row in found["top"]] == [[], [5, 4, 3, 1, 0]]
+    (all_nan,) = (line for line in tercet(*arguments).out.splitlines() if line.startswith("y[0]"))
+    assert all_nan.split() == ["y[0]", "all", "NaN"]
+    np.save("x.npy", np.full((2, 6), np.nan, np.float32))
+    assert "greatest" not in tercet(*arguments).out
+
+
+@pytest.mark.parametrize(("count", "more"), [(8, False), (30, True)])
+def test_texts_are_shown(tercet: Tercet, folder: Path, count: int, *, more: bool) -> None:
+    """They have no minimum, maximum and mean that would tell anything."""
+    (folder / "texts.onnxtxt").write_text("""<ir_version: 10, opset_import: ["" : 21]>
+        g (string[n] x) => (string[n] y) { y = Identity (x) }""")
+    np.save("x.npy", np.array([f"t{number}" for number in range(count)]))
+    said = tercet("run", "texts.onnxtxt", "-i", "x.npy", "--repeat", 0).out
+    assert "y = t0 t1 t2 t3 t4 t5 t6 t7" in said
+    assert ("… (30 in all; --save has them)" in said) == more
+    assert "t8" not in said
+
+
 def test_trace_shapes_of_vgg16(tercet: Tercet, folder: Path) -> None:
     """The lecture's list: 224x224x3 ... 25088, 4096, 4096, 1000."""
     models.write(models.vgg16(scale=64), folder / "thin.onnx")

@@ -100,6 +100,18 @@ def _show_differences(console: Console, comparison: Comparison) -> None:
     if len(rows) > len(shown):
         more = counted(len(rows) - len(shown), "more output")
         console.print(Text(f"{more} not shown; --json has all", "dim"))
+    _show_not_finite(console, comparison.results[1:])
+
+
+def _show_not_finite(console: Console, results: Sequence[ComparisonResult]) -> None:
+    """Say which outputs have NaN or infinities, which no difference shows where all agree."""
+    rows = [(r, found) for r in results for found in r.agreements if found.nan or found.inf]
+    for result, found in rows[:REASONS]:
+        kinds = (found.nan, "NaN", "NaN"), (found.inf, "infinity", "infinities")
+        said = " and ".join(counted(*kind) for kind in kinds if kind[0])
+        console.print(Text(f"{found.output} on {result.name} has {said}", "yellow"))
+    if rows:
+        console.print(Text("tercet run names the first node that makes them", "dim"))
 
 
 #: The rows of `_show_statistics`.

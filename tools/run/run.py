@@ -282,7 +282,10 @@ def _empty(name: str, value: HostValue) -> Summary:
 
 
 def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """Return the greatest elements of vectors, [c], [n, c] or [n, c, 1, 1], with their indices."""
+    """Return the greatest elements of vectors, [c], [n, c] or [n, c, 1, 1], with their indices.
+
+    NaN is not among them.
+    """
     shape = data.shape
     while len(shape) > 2 and shape[-1] == 1:
         shape = shape[:-1]
@@ -290,10 +293,11 @@ def _top(data: Array) -> tuple[tuple[tuple[int, float], ...], ...]:
         return ()
     vectors = data.reshape(-1, shape[-1])[:SHOWN_VECTORS].astype(np.float64)
     best = np.argsort(-vectors, axis=1, kind="stable")[:, :TOP]
-    return tuple(
-        tuple((int(at), float(vector[at])) for at in row)
+    found = tuple(
+        tuple((int(at), float(vector[at])) for at in row if vector[at] == vector[at])
         for vector, row in zip(vectors, best, strict=True)
     )
+    return found if any(found) else ()
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────────
@@ -383,12 +387,15 @@ def _show_elements(console: Console, found: Summary, data: Array) -> None:
         table = grid("greatest, by index", "1st", "2nd", "3rd", "4th", "5th")
         for number, row in enumerate(found.top):
             name = Text(f"{found.name}[{number}]")
-            table.add_row(name, *(f"{at}: {score:.3g}" for at, score in row))
+            scores = [f"{at}: {score:.3g}" for at, score in row]
+            table.add_row(name, *(scores or ["all NaN"]))
         console.print(table)
     if len(found.top) == SHOWN_VECTORS < len(data):
         said = f"{found.name}: the first {SHOWN_VECTORS} of {len(data)} vectors; --save has all"
         console.print(Text(said, "dim"))
-    if not found.top and 0 < data.size <= SHOWN_ELEMENTS:
+    few = 0 < data.size <= SHOWN_ELEMENTS
+    if not found.top and (few or data.dtype == string):  # texts have no minimum and mean
         whole = data.dtype not in FLOATS
-        text = " ".join(str(v) if whole else value_text(v) for v in data.flat)
-        console.print(Text.assemble((f"{found.name} =", "dim"), f" {text}"))
+        text = " ".join(str(v) if whole else value_text(v) for v in data.flat[:SHOWN_ELEMENTS])
+        rest = "" if few else f" … ({data.size:,} in all; --save has them)"
+        console.print(Text.assemble((f"{found.name} =", "dim"), f" {text}", (rest, "dim")))
