@@ -45,7 +45,8 @@ def test_two_backends(tercet: Tercet) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "-b", "onnxruntime")
     assert done.code == 0
     assert "no mismatch found on onnxruntime" in done.out
-    assert "onnxruntime, each step alone" in done.out
+    assert "\nreference  numpy" in done.out
+    assert "\nrunner     onnxruntime, each step alone" in done.out
 
 
 @pytest.mark.parametrize("option", ["--cumulative", "--runs=1"])

@@ -54,17 +54,23 @@ def show_layers(console: Console, found: Layers) -> None:
             "against": found.other,
             "inputs": str(found.inputs),
             "reference": found.reference,
+            "runner": "" if found.others else _runner_text(found),
         },
     )
     for each in (found, *found.others):
         console.print()
-        _show_runner(console, each)
+        if found.others:
+            facts(console, {"runner": _runner_text(each)})
+            console.print()
+        _show_steps(console, each)
 
 
-def _show_runner(console: Console, found: Layers) -> None:
+def _runner_text(found: Layers) -> str:
     mode = "the whole graph, tensor by tensor" if found.cumulative else "each step alone"
-    facts(console, {"runner": f"{found.runner}, {mode}"})
-    console.print()
+    return f"{found.runner}, {mode}"
+
+
+def _show_steps(console: Console, found: Layers) -> None:
     refused = [layer for layer in found.layers if layer.refused and layer.ended is None]
     rows = found.worst[:SHOWN]
     if rows:
