@@ -217,6 +217,27 @@ def test_such_inputs_are_seen_beside_what_overflows(monkeypatch: pytest.MonkeyPa
     assert "the same bits on faulty, and something else on numpy" in output.reason
 
 
+def test_a_decision_for_other_inputs_is_no_such_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a step is rounded down, and a bit more than that up: as right, and clearly different."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 21]>
+        g (float[2] x) => (float[2] y) <float part = {0.3}, float step = {0.125}, int8 zero = {0}> {
+            [product] h = Mul (x, part)
+            q = QuantizeLinear (h, step, zero)
+            y = DequantizeLinear (q, step, zero)
+        }"""
+    )
+
+    def damage(data: Array) -> None:
+        data[0] = np.nextafter(data[0], np.float32(2))
+
+    x = np.array([4.3, 4.375], np.float32)  # 10.3 and 10.5 steps
+    faulty = FaultyBackend({"product"}, damage)
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: lambda options: [faulty]})
+    found = compare(model, ["numpy", "faulty"], {"x": x}, repeat=2)
+    assert found.ok
+
+
 def test_indices_that_are_read_only_once_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other inputs change what both give, but not alike."""
     feed, fed = Plan.feed, set[int]()

@@ -295,22 +295,33 @@ class Race:
             changes = _changes(found)
             if _differ(changes):  # zeros that an overflow leaves are the same whatever is read
                 changes = _changes(found, bounds.overflows(old.output))
-            if _differ(changes):
+            if _differ(changes) and self._tell_apart(bounds, pair, old.output):
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
                 entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
         self._compare_others(pair[0], pair[1], outputs)
+
+    def _tell_apart(self, bounds: Bounds, pair: Sequence[Entry], output: str) -> bool:
+        """Whether two runners differ for other inputs by more than a decision explains."""
+        reference, entry = pair
+        if not bounds.decisions or not _were_fed_alike(reference, entry):
+            return True
+        again = self._bounds_of(reference.other_inputs)
+        precisions = reference.runner.precision, entry.runner.precision
+        found = again.compare(output, reference.others[output], entry.others[output], precisions)
+        return found.verdict == "MISMATCH"
+
+    def _bounds_of(self, feeds: Mapping[str, HostValue]) -> Bounds:
+        return Bounds(self._model.imported, feeds, Chosen(), self._settings.outputs, self._say)
 
     def _compare_others(self, reference: Entry, entry: Entry, outputs: Sequence[str]) -> None:
         """Compare outputs for other inputs; what is no more than rounding needs no float64.
 
         Where decisions hinge on rounding, runners may differ in them.
         """
-        first, second = (flat(one.other_inputs) for one in (reference, entry))
-        if not first or not all(_same(data, second.get(name)) for name, data in first.items()):
-            return  # one refuses what the other takes
-        feeds = reference.other_inputs
-        bounds = Bounds(self._model.imported, feeds, Chosen(), self._settings.outputs, self._say)
+        if not _were_fed_alike(reference, entry):
+            return
+        bounds = self._bounds_of(reference.other_inputs)
         precisions = reference.runner.precision, entry.runner.precision
         for place, old in enumerate(entry.agreements):
             a, b = (one.others.get(old.output) for one in (reference, entry))
@@ -425,6 +436,12 @@ class Race:
         """Release all memory."""
         for entry in self.entries.values():
             entry.runner.close()
+
+
+def _were_fed_alike(one: Entry, other: Entry) -> bool:
+    """Whether two runners took the same other inputs; one may refuse what the other takes."""
+    first, second = flat(one.other_inputs), flat(other.other_inputs)
+    return bool(first) and all(_same(data, second.get(name)) for name, data in first.items())
 
 
 def _differ(changes: Sequence[bool | None]) -> bool:
