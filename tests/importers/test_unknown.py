@@ -91,6 +91,17 @@ def test_inspect_works_all_the_same(model: ModelProto, tmp_path: Path, asked: di
         assert (row.backend == "nobody") == (row.operators in UNKNOWN), row
 
 
+def test_inspect_blames_no_node_for_what_an_unknown_operator_hides() -> None:
+    """The rank of a result that nobody knows decides how another operator is written."""
+    head = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft": 1, "d": 1]>'
+    text = """g (float[2, 3] x) => (y) {
+        a = d.Odd (x)
+        y = com.microsoft.FusedMatMul <transA: int = 1> (a, x)
+    }"""
+    with pytest.raises(UnknownOperators, match="d::Odd"):
+        tercet.inspect(parser.parse_model(head + text), placement="numpy")
+
+
 def test_nobody_runs_a_stand_in(model: ModelProto) -> None:
     """Only `inspect` asks for stand-ins; everything else refuses the file."""
     with pytest.raises(UnknownOperators):

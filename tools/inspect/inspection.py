@@ -20,7 +20,7 @@ from ...importers.onnx.reading.read import in_memory
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.notebook import Shown
-from ...runtime.errors import BackendUnavailable, ModelError, UsageError
+from ...runtime.errors import BackendUnavailable, ModelError, UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.infer import specialise
 from ...runtime.ir.types import TensorType, ValueType
@@ -390,14 +390,22 @@ def _size(file: Loadable) -> int:
 def _open(
     opener: Callable[..., Model], file: Loadable, backend: str, options: Mapping[str, Any]
 ) -> tuple[Model, tuple[UnknownOperator, ...]]:
-    """Load a model with placeholders for unknown operators; return these, too."""
+    """Load a model with placeholders for unknown operators; return these, too.
+
+    Raises:
+        UnknownOperators: another node needs a type that only they would give.
+    """
     try:
         return opener(file, backend, **options), ()
     except UnknownOperators as error:
-        unknown = error.operators
+        found = error
+    unknown = found.operators
     stand_ins = {(each.domain, each.name): stand_in(each.domain, each.name) for each in unknown}
     given = {**(options.get("operators") or {}), **stand_ins}
-    return opener(file, backend, **{**options, "operators": given}), unknown
+    try:
+        return opener(file, backend, **{**options, "operators": given}), unknown
+    except UnsupportedError as error:
+        raise found from error
 
 
 def _bind(
