@@ -43,3 +43,27 @@ def test_boxes_without_area_and_numbers_suppress_nothing() -> None:
         model_of([node("NonMaxSuppression", " ".join(feeds), "kept")], feeds, "kept"), feeds
     )
     np.testing.assert_array_equal(found[:, 2], np.arange(150)[::-1])
+
+
+@pytest.mark.parametrize(("labels", "most"), [(1, 10000), (1, 150), (6, 10000), (6, 3)])
+@pytest.mark.parametrize(("spread", "overlap"), [(0.3, 0.1), (0.3, 0.9), (5.0, 0.9)])
+def test_many_boxes_of_classes(labels: int, most: int, spread: float, overlap: float) -> None:
+    boxes = np.concatenate([_clustered(500, spread, 3) + 200 * i for i in range(4)], 1)
+    scores = np.random.default_rng(4).permutation(labels * 2000).reshape(1, labels, 2000)
+    limits = {"most": np.array([most]), "overlap": np.array([overlap], np.float32)}
+    feeds = {"boxes": boxes, "scores": scores.astype(np.float32), **limits}
+    nodes = [node("NonMaxSuppression", " ".join(feeds), "kept")]
+    model = model_of(nodes, feeds, "kept")
+    (expected,), (found,) = by_onnxruntime(model, feeds), run(model, feeds)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_negative_threshold_keeps_one_box(labels: int) -> None:
+    scores = np.random.default_rng(4).permutation(labels * 700).reshape(1, labels, 700)
+    limits = {"most": np.array([700]), "overlap": np.array([-0.5], np.float32)}
+    feeds = {"boxes": _clustered(700, 1.0, 3), "scores": scores.astype(np.float32), **limits}
+    (found,) = run(
+        model_of([node("NonMaxSuppression", " ".join(feeds), "kept")], feeds, "kept"), feeds
+    )
+    np.testing.assert_array_equal(found[:, 2], scores[0].argmax(1))

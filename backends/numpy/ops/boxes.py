@@ -18,8 +18,10 @@ Neighbours = tuple[tuple[Array, Array], tuple[Array, Array]]
 
 #: Regions of an image from which a copy with channels last is worth it.
 SHARED = 4
-#: Maximum boxes that are compared with all others at a time, and pairs of boxes.
-TOGETHER, PAIRS = 64, 1 << 16
+#: Boxes that are compared with one another at a time, the most of them, and pairs of boxes.
+TOGETHER, MOST_TOGETHER, PAIRS = 64, 1 << 10, 1 << 16
+#: Maximum boxes of an image that are all compared once for all classes.
+MOST_SHARED = 1 << 13
 
 
 def _arithmetic(dtype: DType) -> DType:
@@ -198,45 +200,12 @@ def non_max_suppression(
     minimum = None if score_threshold is None else _scalar(score_threshold, -np.inf)
     found: list[Array] = []
     for image, rows in enumerate(scores):
-        ordered = [_ordered(row, minimum) for row in rows]
-        kept = _kept(boxes[image], ordered, maximum, overlap, is_centred=bool(op.center_point_box))
-        labels = np.repeat(np.arange(len(rows)), [len(each) for each in kept])
-        chosen = np.array([box for each in kept for box in each], int64)
+        suppression = _Suppression(_corners(boxes[image], bool(op.center_point_box)), overlap)
+        kept = suppression.kept([_ordered(row, minimum) for row in rows], maximum)
+        labels = np.repeat(np.arange(len(rows)), [*map(len, kept)])
+        chosen = np.concatenate([np.zeros(0, int64), *kept])
         found.append(np.stack(np.broadcast_arrays(image, labels, chosen), -1))
     return np.concatenate([np.zeros((0, 3), int64), *found], dtype=int64, casting="unsafe")
-
-
-def _kept(
-    boxes: Array, ordered: list[Array], maximum: int, overlap: float, *, is_centred: bool
-) -> list[list[int]]:
-    """Return which boxes of an image each class keeps.
-
-    Only the first of them are compared with one another, unless they are too few.
-    """
-    first = [candidates[: 2 * maximum + TOGETHER] for candidates in ordered]
-    kept = _kept_of(boxes, first, maximum, overlap, is_centred=is_centred)
-    short = [
-        label
-        for label, candidates in enumerate(ordered)
-        if len(kept[label]) < maximum and len(candidates) > len(first[label])
-    ]
-    others = [ordered[label] for label in short]
-    again = _kept_of(boxes, others, maximum, overlap, is_centred=is_centred)
-    for label, each in zip(short, again, strict=True):
-        kept[label] = each
-    return kept
-
-
-def _kept_of(
-    boxes: Array, ordered: list[Array], maximum: int, overlap: float, *, is_centred: bool
-) -> list[list[int]]:
-    is_candidate = np.zeros(len(boxes), bool)
-    for candidates in ordered:
-        is_candidate[candidates] = True
-    places, number = np.flatnonzero(is_candidate), np.cumsum(is_candidate) - 1
-    suppression = _Suppression(_corners(boxes[places], is_centred), overlap)
-    kept = [suppression.kept(number[candidates], maximum) for candidates in ordered]
-    return [places[each].tolist() if each else [] for each in kept]
 
 
 def _ordered(scores: Array, minimum: float | None) -> Array:
@@ -261,7 +230,7 @@ def _corners(boxes: Array, centred: bool) -> Array:
 
 
 class _Suppression:
-    """Which boxes of an image overlap which, compared once for all classes.
+    """Which boxes of an image overlap which.
 
     Args:
         corners: [4, boxes], see `_corners`.
@@ -269,48 +238,103 @@ class _Suppression:
     """
 
     def __init__(self, corners: Array, overlap: float) -> None:
-        self._corners, self._overlap = corners, overlap
+        self._overlap = overlap
         area = (corners[2] - corners[0]) * (corners[3] - corners[1])
-        self._areas = np.where(area > 0, area, np.nan)  # boxes without area suppress nothing
-        self._together = max(1, min(TOGETHER, PAIRS // max(1, len(area))))
-        self._suppressed: dict[int, int] = {}
+        area[~(area > 0)] = np.nan  # boxes without area suppress nothing
+        self._boxes = np.concatenate([corners, area[np.newaxis]])
 
-    def kept(self, candidates: Array, maximum: int) -> list[int]:
-        """Return the candidates that no better one suppresses, at most so many."""
-        gone, kept, left = 0, list[int](), candidates.tolist() if maximum > 0 else []
-        known = self._suppressed
-        for at, box in enumerate(left):
-            if gone >> box & 1:
-                continue
-            kept.append(box)
-            if len(kept) == maximum:
-                break
-            if box not in known:
-                ahead = left[at : at + 2 * self._together]
-                self._compare([i for i in ahead if not gone >> i & 1 and i not in known])
-            gone |= known[box]
-        return kept
+    def kept(self, ordered: list[Array], maximum: int) -> list[Array]:
+        """Return the candidates of each class that no better one suppresses, at most so many."""
+        most = [min(len(each), max(0, maximum)) for each in ordered]
+        # About half of those with higher scores than the last one that is kept are suppressed.
+        pairs = sum(min(len(each), 2 * n) * n for each, n in zip(ordered, most, strict=True)) // 2
+        if len(ordered) > 1 and pairs > PAIRS:
+            places = np.unique(np.concatenate(ordered))
+            if len(places) ** 2 < pairs and len(places) <= MOST_SHARED:
+                return self._kept_of_known(places, ordered, maximum)
+        return [self._kept(each, maximum) for each in ordered]
 
-    def _compare(self, some: list[int]) -> None:
-        """Compare the first of some boxes with all, whose bits are set if they are suppressed."""
-        check_time()
-        some = some[: self._together]
-        above = self._overlaps(np.array(some)) > self._overlap
-        if not self._overlap >= 0:  # even boxes that are apart overlap by 0
-            above[...] = True
-        for box, bits in zip(some, np.packbits(above, 1, "little"), strict=True):
-            self._suppressed[box] = int.from_bytes(bits.tobytes(), "little")
+    def _kept_of_known(self, places: Array, ordered: list[Array], maximum: int) -> list[Array]:
+        """Return the same from what all boxes suppress, the bits of which are compared once."""
+        boxes, rows = self._boxes.take(places, 1), list[int]()
+        step = max(1, PAIRS // len(places))
+        for first in range(0, len(places), step):
+            check_time()
+            above = self._is_above(boxes[:, first : first + step], boxes)
+            for bits in np.packbits(above, 1, "little"):
+                rows.append(int.from_bytes(bits.tobytes(), "little"))
+        found: list[Array] = []
+        for candidates in ordered:
+            check_time()
+            gone, kept = 0, list[int]()
+            for box in np.searchsorted(places, candidates).tolist():
+                if len(kept) >= maximum:
+                    break
+                if not gone >> box & 1:
+                    kept.append(box)
+                    gone |= rows[box]
+            found.append(places[kept] if kept else candidates[:0])
+        return found
 
-    def _overlaps(self, some: Array) -> Array:
-        """Return intersection over union [some, boxes], NaN or not above 0 if there is none."""
-        corners = self._corners[:, some, np.newaxis]
-        shared, wide = (
-            np.subtract(np.minimum(corners[axis + 2], self._corners[axis + 2]), low, out=low)
-            for axis in (0, 1)
-            for low in (np.maximum(corners[axis], self._corners[axis]),)
-        )
+    def _kept(self, candidates: Array, maximum: int) -> Array:
+        """Return the candidates of one class that are kept.
+
+        Candidates are only compared with those that are kept and, some at a time, with each other:
+        with more at a time where most of the last ones were suppressed.
+        """
+        most = max(0, min(maximum, len(candidates)))
+        if most <= 1:
+            return candidates[:most]
+        ordered = self._boxes.take(candidates, 1)
+        found, kept = np.empty(most, int64), np.empty((len(ordered), most), ordered.dtype)
+        count = first = 0
+        size = TOGETHER
+        while count < most and first < len(candidates):
+            check_time()
+            some = ordered[:, first : first + size]
+            left = self._left(some, kept[:, :count])
+            taken = slice(count, min(count + len(left), most))
+            size = min(TOGETHER * some.shape[1] // max(1, len(left)), MOST_TOGETHER)
+            left = left[: most - count]
+            found[taken], kept[:, taken] = candidates[first + left], some.take(left, 1)
+            first, count = first + some.shape[1], taken.stop
+        return found[:count]
+
+    def _left(self, boxes: Array, kept: Array) -> Array:
+        """Return which boxes no kept one suppresses, nor a better one of them that is left."""
+        places = np.arange(boxes.shape[1])
+        step = max(1, PAIRS // len(places))
+        for first in range(0, kept.shape[1], step):
+            is_gone = self._is_above(kept[:, first : first + step], boxes).any(0)
+            if is_gone.any():
+                places, boxes = places[~is_gone], boxes.compress(~is_gone, 1)
+        above = self._is_above(boxes, boxes)
+        above.reshape(-1)[:: len(above) + 1] = False
+        some = np.flatnonzero(above.any(1))
+        if not some.size:
+            return places
+        gone, rows = 0, np.packbits(above, 1, "little")
+        for box in some.tolist():
+            if not gone >> box & 1:
+                gone |= int.from_bytes(rows[box].tobytes(), "little")
+        bits = np.frombuffer(gone.to_bytes(rows.shape[1], "little"), np.uint8)
+        return places[np.unpackbits(bits, count=len(places), bitorder="little") == 0]
+
+    def _is_above(self, some: Array, others: Array) -> Array:
+        """Return which boxes suppress which others [some, others].
+
+        Intersection over union is NaN or not above 0 where there is none.
+        """
+        ours = some[..., np.newaxis]
+        theirs = others[:, np.newaxis]
+        low = np.maximum(ours[:2], theirs[:2])
+        high = np.minimum(ours[2:4], theirs[2:4])
+        shared, wide = np.subtract(high, low, out=low)
         np.clip(shared, 0, np.inf, out=shared)  # else two negative factors were a positive product
         np.multiply(shared, wide, out=shared)
-        union = np.add(self._areas[some, np.newaxis], self._areas, out=wide)
+        union = np.add(ours[4], theirs[4], out=wide)
         np.subtract(union, shared, out=union)
-        return np.divide(shared, union, out=shared)
+        found = np.divide(shared, union, out=shared) > self._overlap
+        if not self._overlap >= 0:  # even boxes that are apart overlap by 0
+            found[...] = True
+        return found
