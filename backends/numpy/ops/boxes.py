@@ -22,6 +22,8 @@ SHARED = 4
 TOGETHER, MOST_TOGETHER, PAIRS = 64, 1 << 10, 1 << 16
 #: Maximum boxes of an image that are all compared once for all classes.
 MOST_SHARED = 1 << 13
+#: Fewest scores that are sorted as integers.
+MANY = 1 << 10
 
 
 def _arithmetic(dtype: DType) -> DType:
@@ -211,9 +213,24 @@ def non_max_suppression(
 def _ordered(scores: Array, minimum: float | None) -> Array:
     """Return the indices of boxes with a higher score than `minimum`, those with more first."""
     if minimum is None:
-        return np.argsort(-scores, kind="stable")
+        return _descending(scores)
     some = np.flatnonzero(scores > minimum)
-    return some[np.argsort(-scores[some], kind="stable")] if some.size else some
+    return some[_descending(scores[some])] if some.size else some
+
+
+def _descending(scores: Array) -> Array:
+    """Return the indices that sort scores, highest first; NaN are last, equal ones stay in order.
+
+    numpy sorts integers with vector instructions, but not in a stable way: so the bits of many
+    float32 become integers of the same order, followed by their indices.
+    """
+    if len(scores) < MANY or scores.dtype != float32 or np.isnan(scores).any():
+        return np.argsort(-scores, kind="stable")
+    bits = np.subtract(np.float32(0), scores).view(np.int32)  # without negative zeros
+    bits ^= (bits >> 31) & np.int32(0x7FFF_FFFF)
+    keys = bits.astype(int64) << 32 | np.arange(len(scores))
+    keys.sort()
+    return keys & 0xFFFF_FFFF
 
 
 def _scalar(x: Array | None, default: float) -> float:
@@ -249,7 +266,10 @@ class _Suppression:
         # About half of those with higher scores than the last one that is kept are suppressed.
         pairs = sum(min(len(each), 2 * n) * n for each, n in zip(ordered, most, strict=True)) // 2
         if len(ordered) > 1 and pairs > PAIRS:
-            places = np.unique(np.concatenate(ordered))
+            is_candidate = np.zeros(self._boxes.shape[1], bool)
+            for candidates in ordered:
+                is_candidate[candidates] = True
+            places = np.flatnonzero(is_candidate)
             if len(places) ** 2 < pairs and len(places) <= MOST_SHARED:
                 return self._kept_of_known(places, ordered, maximum)
         return [self._kept(each, maximum) for each in ordered]
