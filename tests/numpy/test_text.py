@@ -188,6 +188,22 @@ def test_weights_belong_to_the_n_grams_of_the_pool() -> None:
     assert found.tolist() == [1.0, 10.0]
 
 
+@pytest.mark.parametrize("far", [0, 1 << 40])
+@pytest.mark.parametrize("indexes", [[2, 0, 1, 3], [1, 0, 1, 2]])
+def test_integers_that_are_far_apart_are_in_no_n_gram(far: int, indexes: list[int]) -> None:
+    """Two n-grams may have one output: onnxruntime overwrites it, and the sum is expected here."""
+    limits = np.iinfo(np.int64)
+    x = np.array([[-5, 7, limits.min, limits.max], [7 + far, -5, 7 + far, 8]])
+    (found,) = one(
+        "TfIdfVectorizer", x, mode="TF", min_gram_length=1, max_gram_length=2, max_skip_count=0,
+        ngram_counts=[0, 2], ngram_indexes=indexes, pool_int64s=[-5, 7 + far, -5, 7 + far, 7, 8],
+    )  # fmt: skip
+    counts = np.array([[1, 1 - bool(far), 1 - bool(far), 0], [1, 2, 1, 1 - bool(far)]])
+    expected = np.zeros((2, max(indexes) + 1))
+    np.add.at(expected.T, indexes, counts.T)
+    np.testing.assert_array_equal(found, expected)
+
+
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,10 +8,12 @@ from sys import getsizeof
 import numpy as np
 
 from ....runtime.base.guard import check_time, need
+from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bool_, float32, int64, string
 from ....runtime.ir.types import Array
 from ....runtime.ops import text as ops
-from ....runtime.ops.ngrams import Grams, grams_of
+from ....runtime.ops.ngrams import Grams
+from ..engine.prepared import prepared
 from ..engine.registry import kernel
 from ..regex.matcher import compile_pattern
 
@@ -71,48 +73,117 @@ def regex_full_match(op: ops.RegexFullMatch, x: Array) -> Array:
 # ── n-grams ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _encoded(grams: Grams, x: Array) -> Array:
+_grams = prepared(Grams)
+
+
+@record
+class _Counters:
+    """What occurrences of n-grams are counted in.
+
+    Attributes:
+        roots: the state to which each code leads first.
+        ends: the counter of the n-gram that ends in each state. Where there is none, and last in
+            both, is -1: the index -1 finds that.
+        count: how many there are for a row.
+        weights: of the counters; None if all are 1.
+        outputs: those to which counters are added; None if they are the counters themselves.
+    """
+
+    roots: Array
+    ends: Array
+    count: int
+    weights: Array | None
+    outputs: Array | None
+
+
+@prepared
+def _counters(op: ops.TfIdfVectorizer) -> _Counters:
+    """Return counters by output, or by n-gram if several have one output."""
+    grams, outputs = _grams(op), np.array(op.ngram_indexes, int64)
+    roots = np.full(len(grams.codes) + 1, -1, int64)
+    is_first = grams.keys < len(grams.codes)
+    roots[grams.keys[is_first]] = grams.targets[is_first]
+    is_shared = len(np.unique(outputs)) < len(outputs)
+    own = np.arange(len(outputs)) if is_shared else outputs
+    ends = np.where(grams.ends < 0, -1, own[grams.ends])
+    count, weights = int(own.max()) + 1, None
+    if op.mode != "TF" and op.weights:
+        weights = np.zeros(count, float32)
+        weights[own] = op.weights
+    return _Counters(roots, np.append(ends, -1), count, weights, outputs if is_shared else None)
+
+
+@prepared
+def _codes_of_integers(op: ops.TfIdfVectorizer) -> tuple[int, Array] | None:
+    """Return the lowest integer of the pool and the codes from there on; None if they are too far.
+
+    The last code, -1, is that of all others.
+    """
+    if op.pool_int64s is None or not len(op.pool_int64s):
+        return None
+    low, high = min(op.pool_int64s), max(op.pool_int64s)
+    if high - low >= BLOCK:
+        return None
+    codes = np.full(high - low + 2, -1, np.int32)
+    known = _grams(op).codes
+    codes[np.array([*known], int64) - low] = [*known.values()]
+    return low, codes
+
+
+def _encoded(op: ops.TfIdfVectorizer, x: Array) -> Array:
     """Return the codes of items, -1 for those in no n-gram."""
-    found = [grams.codes.get(item, -1) for item in x.reshape(-1).tolist()]
+    table = _codes_of_integers(op) if x.dtype.kind == "i" else None
+    if table is not None:
+        low, codes = table
+        places = (x.astype(int64) - low).view(np.uint64)  # those below are larger than all
+        return codes[np.minimum(places, len(codes) - 1)]
+    known = _grams(op).codes
+    found = [known.get(item, -1) for item in x.reshape(-1).tolist()]
     return np.array(found, int64).reshape(x.shape)
 
 
 def _followed(grams: Grams, states: Array, codes: Array) -> Array:
     """Return the next states for items, -1 if there is none."""
-    keys = states * len(grams.codes) + codes
+    found = np.full(codes.shape, -1, int64)
+    some = np.nonzero((states >= 0) & (codes >= 0))
+    keys = states[some] * len(grams.codes) + codes[some]
     places = np.minimum(np.searchsorted(grams.keys, keys), len(grams.keys) - 1)
-    is_there = (states >= 0) & (codes >= 0) & (grams.keys[places] == keys)
-    return np.where(is_there, grams.targets[places], -1)
+    found[some] = np.where(grams.keys[places] == keys, grams.targets[places], -1)
+    return found
 
 
 @kernel(ops.TfIdfVectorizer)
 def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
     """Count n-grams with items up to `max_skip_count` apart; 1-grams count once."""
-    grams = grams_of(op)
-    codes = _encoded(grams, np.atleast_2d(x))
+    grams, counters = _grams(op), _counters(op)
+    codes = _encoded(op, np.atleast_2d(x))
     length = codes.shape[1]
-    counts = np.zeros((len(codes), len(op.ngram_indexes)), float32)
+    counts = np.zeros((len(codes), counters.count), float32)
+    rows = np.arange(len(codes))[:, np.newaxis] * counters.count
     for distance in range(1, min(op.max_skip_count + 2, max(2, length))):
-        states = np.zeros(codes.shape, int64)
+        states = codes
         for n in range(1, min(op.max_gram_length, len(op.ngram_counts)) + 1):
             first = (n - 1) * distance
             if first >= length or not len(grams.keys):
                 break
-            states = _followed(grams, states[:, : length - first], codes[:, first:])
+            if n == 1:
+                states = counters.roots[codes]
+            else:
+                states = _followed(grams, states[:, : length - first], codes[:, first:])
             if n >= op.min_gram_length and (n > 1 or distance == 1):
-                ends = np.where(states < 0, -1, grams.ends[states])
-                rows = np.nonzero(ends >= 0)[0]
-                np.add.at(counts, (rows, ends[ends >= 0]), 1)
-    return _weighted(op, counts).reshape(*x.shape[:-1], -1)
+                ends = counters.ends[states]
+                np.add.at(counts.reshape(-1), (rows + ends)[ends >= 0], 1)
+    return _weighted(op, counters, counts).reshape(*x.shape[:-1], -1)
 
 
-def _weighted(op: ops.TfIdfVectorizer, counts: Array) -> Array:
-    """Return weighted counts by output index, from counts by n-gram."""
+def _weighted(op: ops.TfIdfVectorizer, counters: _Counters, counts: Array) -> Array:
+    """Return weighted counts by output index."""
     if op.mode == "IDF":
         np.minimum(counts, 1, out=counts)
-    if op.mode != "TF" and op.weights:
-        counts *= np.array(op.weights, float32)
-    places = np.array(op.ngram_indexes)
-    result = np.zeros((len(counts), places.max() + 1), float32)
-    np.add.at(result.T, places, counts.T)
+    if counters.weights is not None:
+        counts *= counters.weights
+    if counters.outputs is None:
+        return counts
+    result = np.zeros((len(counts), int(counters.outputs.max()) + 1), float32)
+    np.add.at(result.T, counters.outputs, counts.T)
     return result
