@@ -122,10 +122,21 @@ def mel_weight_matrix(
     hertz = 700 * (10 ** (mels / 2595) - 1)
     corners = np.floor((n + 1) * hertz / _integer(sample_rate)).astype(int)
     left, centre, right = corners[:-2], corners[1:-1], corners[2:]
-    line = np.arange(n // 2 + 1)[:, np.newaxis]
-    rising = (line - left) / np.maximum(centre - left, 1)
-    falling = (right - line) / np.maximum(right - centre, 1)
-    weights = np.where((line >= left) & (line <= centre), rising, 0)
-    weights = np.where((left == centre) & (line == centre), 1, weights)
-    weights = np.where((line >= centre) & (line < right), falling, weights)
-    return convert(weights, op.output_datatype)
+    weights = np.zeros((n // 2 + 1, bins), op.output_datatype)
+    for first, last, zero in ((left, centre, left), (centre + 1, right, right)):
+        line, column = _ranges(first, last, len(weights))
+        slope = (line - zero[column]) / (centre - zero)[column]
+        weights[line, column] = convert(slope, op.output_datatype)
+    # A bin may be narrower than a line.
+    tops = np.flatnonzero((left <= centre) & (centre >= 0) & (centre < len(weights)))
+    weights[centre[tops], tops] = 1
+    return weights
+
+
+def _ranges(first: Array, last: Array, size: int) -> tuple[Array, Array]:
+    """Return the integers in each of several ranges, those from 0 to `size`, and its number."""
+    low = np.clip(first, 0, size)
+    counts = np.maximum(np.clip(last, 0, size) - low, 0)
+    numbers = np.repeat(np.arange(len(counts)), counts)
+    starts = np.cumsum(counts) - counts
+    return np.arange(len(numbers)) + (low - starts)[numbers], numbers
