@@ -12,6 +12,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.conv import excite
+from tercet.backends.cuda.gemm.schedules import multistage, tma
+from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.recipe.targets import A100, H200
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int64
@@ -19,16 +21,18 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import HardSigmoid, Mul, Relu, Sigmoid, Swish
+from tercet.runtime.ops.elementwise import Add, HardSigmoid, Mul, Relu, Sigmoid, Swish
 from tercet.runtime.ops.matmul import Gemm
+from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.pool import GlobalAveragePool
+from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from .cubins import assert_arguments
-from .dry import DryCompiler, DryDevice, apply, entries_of, launches, normal, planned
+from .dry import DryCompiler, DryDevice, Net, apply, entries_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import OPTIONS
+from .samples import OPTIONS, Sample, compare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -181,6 +185,75 @@ def test_they_compile(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [launch for launch in made if launch.file in COMPILES]
     assert {launch.file for launch in made} == COMPILES
     assert_arguments(made, H200, cache)
+
+
+def test_totals_of_tiles_of_96_columns(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve words of a row, of which 128 threads do not have whole rows: not in clusters."""
+    graph, _ = graph_of(Case((1, 192, 56, 56), 48, groups=2), float16, float16)
+    first, gates = launches(planned(graph))
+    assert (dict(first.constants)["BN"], first.entry, gates.entry) == (96, "mma_totals", "excite")
+    assert_arguments([first], H200, cache)
+    (wide,) = (tile for tile in MULTISTAGE if tile.bn == 96)
+    monkeypatch.setattr(multistage, "_usable", lambda *_, **__: (wide,))
+    monkeypatch.setattr(multistage, "choose", multistage.choose.__wrapped__)
+    monkeypatch.setattr(tma, "choose", lambda *_, **__: None)
+    graph, _ = graph_of(Case((1, 192, 14, 14), 48, groups=2), float16, float16)
+    first, *_ = launches(planned(graph))
+    assert (first.entry, first.cluster[2] > 1) == ("mma", True)
+
+
+def test_images_without_pixels_are_not_averaged_so() -> None:
+    """The mean of nothing is NaN, which the products read."""
+    graph = Graph("empty")
+    x = graph.add_input("x", TensorType(float16, (1, 64, 0, 7)))
+    row = apply(graph, ReduceMean(keepdims=0), x, np.array([2, 3], int64))
+    weights = np.ones((64, 64), np.float16)
+    hidden = apply(graph, Relu(), apply(graph, Gemm(transB=1), row, weights))
+    graph.set_outputs({"y": apply(graph, Gemm(transB=1), hidden, weights)})
+    infer(graph)
+    assert "excite" not in entries_of(graph)
+
+
+def test_images_computed_from_the_averaged_one() -> None:
+    """They wait for the convolution, so that it is a kernel of its own."""
+    net = Net()
+    x = net.input(1, 64, 9, 8, dtype=float16)
+    w = (normal(2, 64, 64, 3, 3) / np.float32(24)).astype(np.float16)
+    averaged = net.apply(Relu(), net.apply(Conv(pads=(1,) * 4), x, w[0]))
+    image = net.apply(Relu(), net.apply(Conv(pads=(1,) * 4), averaged, w[1]))
+    row = net.apply(Reshape(), net.apply(GlobalAveragePool(), averaged), np.array([1, 64]))
+    hidden = net.apply(Relu(), net.apply(Gemm(), row, w[0, :, :, 0, 0]))
+    factors = net.apply(Sigmoid(), net.apply(Gemm(), hidden, w[1, :, :, 0, 0]))
+    factors = net.apply(Reshape(), factors, np.array([1, 64, 1, 1]))
+    y = net.apply(Mul(), image, factors)
+    net.graph.set_outputs({"y": y, "image": image})
+    infer(net.graph)
+    assert entries_of(net.graph) == ["mma", "mma", "reduce_columns", "excite"]
+
+
+@needs_compiler
+@pytest.mark.parametrize("added", [False, True])
+def test_convolutions_of_slices(added: bool, h200: CudaBackend) -> None:
+    """They are read in place by a convolution that leaves totals, unless it adds them as well."""
+    net = Net()
+    x = net.input(1, 64, 9, 8, dtype=float16)
+    w = (normal(4, 64, 64, 3, 3) / np.float32(24)).astype(np.float16)
+    both = net.apply(Relu(), net.apply(Conv(pads=(1,) * 4), x, w[:2].reshape(128, 64, 3, 3)))
+    upper, lower = net.graph.insert(Split(axis=1, num_outputs=2), [both], 2).outputs
+    image = net.apply(Relu(), net.apply(Conv(pads=(1,) * 4), lower, w[2]))
+    if added:
+        image = net.apply(Add(), image, lower)
+    row = net.apply(Reshape(), net.apply(GlobalAveragePool(), image), np.array([1, 64]))
+    hidden = net.apply(Relu(), net.apply(Gemm(), row, w[0, :, :, 0, 0]))
+    factors = net.apply(Sigmoid(), net.apply(Gemm(), hidden, w[1, :, :, 0, 0]))
+    y = net.apply(Mul(), image, net.apply(Reshape(), factors, np.array([1, 64, 1, 1])))
+    other = net.apply(Conv(pads=(1,) * 4), upper, w[3])
+    net.graph.set_outputs({"y": y, "other": other})
+    infer(net.graph)
+    entries = entries_of(net.graph)
+    assert "mma_totals" in entries
+    assert ("copy_strided" in entries) == added
+    compare(Sample(net.graph, net.feeds), h200, error=4e-3)
 
 
 def test_where_they_are_not() -> None:

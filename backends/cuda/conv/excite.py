@@ -157,6 +157,8 @@ def _behind_conv(graph: Graph, found: Excited, free: Set[Node], tail: Tail) -> E
     head = head_of(image, Conv)
     if head is None or head not in free or not leaves_totals(head):
         return found
+    if found.image not in (None, image):
+        return found  # which may be computed from this image
     conv = (head, *tail(graph, head, free - found.nodes))
     if conv[-1].output is not image:
         return found
@@ -356,6 +358,8 @@ def _task(found: Excited, y: Tensor, operand: Operand, setting: Setting) -> Task
     (count, hidden, channels), results = first.rows.shape, second.rows.shape[1]
     if averaged.dims[:2] != (count, channels) or (x and x.dims[:2] != (count, results)):
         return "rows that are no images"
+    if not averaged.size:
+        return "images without pixels"
     pixels = 0 if x is None else prod(x.dims[2:])
     sizes = Sizes(count, channels, hidden, results, pixels, y.dtype.itemsize)
     rows = (channels, results, *(each.row for each in images))

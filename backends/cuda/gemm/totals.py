@@ -85,6 +85,8 @@ def with_totals(
     if not isinstance(image, Scratch) and image != y:
         return "images not in channels-last format"
     args = {name: each for name, each in made.arguments.items() if name not in UNUSED}
+    # Operands of the epilogue are found where the result is, which is dense.
+    along = any(isinstance(z, Tensor) and z.value is conv.operands[0] for z in epilogue.operands)
     launch = replace(
         made,
         entry=f"{made.entry}_totals",
@@ -92,7 +94,7 @@ def with_totals(
         code=f"#define TOTALS 1\n{made.code}",
         scratch=nbytes + (0 if stores else y.size * y.dtype.itemsize),
         note=f"{made.note} totals",
-        pitched=(),
+        pitched=() if along else tuple(each for each in made.pitched if each == inputs[0]),
     )
     return Totals(launch, parts, image)
 
@@ -101,7 +103,10 @@ def _rows_of_totals(launch: Launch) -> int:
     """Return the rows of results for which a kernel leaves a row of totals; 0 if it leaves none."""
     of = dict(launch.constants)
     if (launch.file, launch.entry) == ("gemm/multistage.cu", "mma"):
-        return 0 if of["SPLIT"] == SplitK.PARTIAL or of["PARTS"] else int(of["BM"])
+        # Threads of a cluster's block add up columns, eight of a row each.
+        even = of["SPLIT"] == SplitK.WHOLE or launch.block % (of["BN"] // 8) == 0
+        fits = of["SPLIT"] != SplitK.PARTIAL and not of["PARTS"]
+        return int(of["BM"]) if even and fits else 0
     if (launch.file, launch.entry) != ("gemm/wgmma_rs.cu", "split_wgmma"):
         return 0
     plain = launch.arguments["halves"] is None and of["SPLIT"] == SplitK.WHOLE
