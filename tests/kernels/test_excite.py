@@ -14,7 +14,7 @@ from tercet.backends import open_backends
 from tercet.backends.cuda.conv import excite
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
-from tercet.backends.cuda.recipe.targets import A100, H200
+from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32, float64, int64
 from tercet.runtime.ir.graph import Graph, Value
@@ -257,12 +257,19 @@ def test_convolutions_of_slices(added: bool, h200: CudaBackend) -> None:
 
 
 def test_where_they_are_not() -> None:
-    """An older GPU, more blocks than run at once, and means that something else reads."""
+    """An older GPU, too many blocks or channels, and means that something else reads."""
     graph, _ = graph_of(CASES["one block"], float16, float16)
     assert "excite" in entries_of(graph)
     assert "excite" not in entries_of(graph, DryDevice(compiler=DryCompiler(A100)))
     large, _ = graph_of(Case((64, 64, 56, 56), 16), float16, float16)
     assert "excite" not in entries_of(large)
+    for channels in (excite.MAX_CHANNELS, excite.MAX_CHANNELS + 8):
+        many, _ = graph_of(Case((1, channels, 2, 1), 8), float16, float16)
+        assert ("excite" in entries_of(many)) == (channels == excite.MAX_CHANNELS)
+    shared, _ = graph_of(CASES["large weights"], float32, float32)
+    for processors in (21, 22):  # of which sixteen, for a cluster, may be in one GPC
+        device = DryDevice(compiler=DryCompiler(Target("sm_90a", processors, H200.shared)))
+        assert ("excite" in entries_of(shared, device)) == (processors == 22)
     (mean,) = (node for node in graph.nodes if isinstance(node.op, GlobalAveragePool))
     graph.set_outputs({**graph.outputs, "mean": mean.output})
     assert "excite" not in entries_of(graph)

@@ -33,6 +33,7 @@ from ..gemm.linear import linear_of
 from ..gemm.multiplication import multiplication
 from ..gemm.pack import padded
 from ..gemm.problem import Linear, packed_matrix
+from ..gemm.tile import clusters_of
 from ..gemm.totals import leaves_totals, with_totals
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
@@ -55,6 +56,8 @@ PORTABLE_CLUSTER, MAX_CLUSTER = 8, 16
 TOGETHER = 4
 #: Bytes of weights of a block from which more blocks share them.
 LIGHT = 4 << 10
+#: Maximum number of channels, of whose means each warp has all in its registers.
+MAX_CHANNELS = 6144
 #: Parts of a mean that a thread adds up itself, at most.
 FEW_PARTS = 4
 #: Words of the image for a thread, where there are blocks enough, and at most.
@@ -260,7 +263,7 @@ class Sizes:
         shares = ceil_div(self.results, own)
         most = target.processors // (self.images * shares)
         if shares > PORTABLE_CLUSTER:
-            most = min(most, TOGETHER // self.images)
+            most = min(most, TOGETHER // self.images, clusters_of(shares, target))
         words = self.pixels * own // self.each
         parts = min(most, max(1, ceil_div(words, THREADS * FEW_WORDS)))
         if not parts:
@@ -360,6 +363,8 @@ def _task(found: Excited, y: Tensor, operand: Operand, setting: Setting) -> Task
         return "rows that are no images"
     if not averaged.size:
         return "images without pixels"
+    if channels > MAX_CHANNELS:
+        return f"{channels} channels"
     pixels = 0 if x is None else prod(x.dims[2:])
     sizes = Sizes(count, channels, hidden, results, pixels, y.dtype.itemsize)
     rows = (channels, results, *(each.row for each in images))
