@@ -39,6 +39,11 @@ class ConvOp(Op):
     pads: Ints | None = None
     strides: Ints | None = None
 
+    @property
+    def may_pad(self) -> bool:
+        """Whether windows may reach beyond the image."""
+        return any(self.pads or ()) or "SAME" in self.auto_pad
+
 
 @op
 class Conv(ConvOp):

@@ -109,7 +109,7 @@ def _by_unit(linear: LinearLayer) -> Array:
 
 def _is_padded(linear: LinearLayer) -> bool:
     op = linear.node.op
-    return isinstance(op, Conv) and (any(op.pads or ()) or op.auto_pad.startswith("SAME"))
+    return isinstance(op, Conv) and op.may_pad
 
 
 def _constants(layers: _Layers, context: Context) -> tuple[Array, Array] | None:

@@ -104,8 +104,7 @@ def _scales(node: Node) -> bool:
     if not isinstance(op, Conv) or linear is None or not is_static(node.output):
         return False
     outputs, terms, *window = linear.weight.shape
-    padded = any(op.pads or ()) or "SAME" in op.auto_pad
-    if padded or terms != 1 or {*window, *(op.strides or ())} != {1} or not linear.weight.size:
+    if op.may_pad or terms != 1 or {*window, *(op.strides or ())} != {1} or not linear.weight.size:
         return False
     return op.group in (1, outputs) and node.output.tensor.dtype.kind == "f"
 
@@ -127,8 +126,8 @@ def _is_whole(node: Node) -> bool:
     op, linear = node.op, as_linear(node)
     if not isinstance(op, Conv) or linear is None or op.group != 1 or not linear.weight.size:
         return False
-    image, padded = shape_of(node.inputs[0]), any(op.pads or ()) or "SAME" in op.auto_pad
-    return not padded and image is not None and image[1:] == linear.weight.shape[1:]
+    image = shape_of(node.inputs[0])
+    return not op.may_pad and image is not None and image[1:] == linear.weight.shape[1:]
 
 
 def _has_computed_filters(node: Node) -> bool:
@@ -143,8 +142,7 @@ def _has_computed_filters(node: Node) -> bool:
     sizes = [size for size in (*image[1:], *filters) if isinstance(size, int) and size]
     if len(sizes) < len(image) + len(filters) - 1 or len(image) not in IMAGES:
         return False
-    padded = any(op.pads or ()) or "SAME" in op.auto_pad
-    if padded or any(size != 1 for size in (*filters[2:], *(op.strides or ()))):
+    if op.may_pad or any(size != 1 for size in (*filters[2:], *(op.strides or ()))):
         return False
     return op.group == 1 or image[0] == 1
 

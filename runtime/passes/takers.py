@@ -173,8 +173,7 @@ def _layer(node: Node, size: int) -> LinearLayer | None:
     if layer is None:
         return None
     if isinstance(op, Conv):
-        is_bare = op.auto_pad in ("NOTSET", "VALID") and not any(op.pads or ())
-        return layer if is_bare and size == layer.weight.shape[1] * op.group else None
+        return layer if not op.may_pad and size == layer.weight.shape[1] * op.group else None
     if isinstance(op, Gemm) and not op.transA:
         return layer if size == layer.weight.shape[1 if op.transB else 0] else None
     return None
