@@ -5,9 +5,10 @@
 // then the factors of its channels, by which it multiplies them in its pixels. Weights come to shared memory while the
 // kernel in front still runs.
 //
-// Compile-time: T; PARTS, whose sums make up a mean, SHARED by threads if they are many; CHANNELS, terms of the first product; HIDDEN, of the second one; RESULTS; CLUSTER, blocks that share
-// the weights; ROWS of the first product and OWN results of each block; WORDS of the image for each thread, 0 without an
-// image; FIRST_BIAS, BIAS. Generated: squeeze::epilogue, epilogue, and scaled(x, factor), an element of the result.
+// Compile-time: T; PARTS, whose sums make up a mean; SHARED, whether threads share these, as they are many; CHANNELS,
+// terms of the first product; HIDDEN, of the second one; RESULTS; CLUSTER, blocks that share the weights; ROWS of the
+// first product and OWN results of each block; WORDS of the image for each thread, 0 without an image; FIRST_BIAS,
+// BIAS. Generated: squeeze::epilogue, epilogue, and scaled(x, factor), an element of the result.
 
 #include "ptx/pdl.cuh"
 #include "ptx/cp_async.cuh"
@@ -69,6 +70,7 @@ struct Means {
             }
     }
 
+    // Makes them means, rounded as they would be if they were stored.
     __device__ __forceinline__ void finish(float share)
     {
 #pragma unroll

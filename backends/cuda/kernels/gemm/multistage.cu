@@ -14,10 +14,10 @@
 // which are constants, and then waits.
 //
 // Types: T and U, the elements of `a` and `b`; Z, of the epilogue's operands; R, of results. Compile-time: BM BN
-// WARPS_M WARPS_N STAGES WGMMA; ROWS, LINE: see operand_a.cuh; VECTOR, the elements of `a` per
-// copy; PARTS, the number of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; ACROSS, whether `b` is
-// b[k][n]; VECTOR_B, the elements of such a `b` per copy; VECTOR_C, the results per store; MEANS, whether of all
-// results only the means of columns are stored; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
+// WARPS_M WARPS_N STAGES WGMMA; ROWS, LINE: see operand_a.cuh; VECTOR, the elements of `a` per copy; PARTS, the number
+// of tf32 numbers that represent one of `b`, 0 where it is stored unsplit; ACROSS, whether `b` is b[k][n]; VECTOR_B,
+// the elements of such a `b` per copy; VECTOR_C, the results per store; MEANS, whether of all results only the means of
+// columns are stored; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
 // operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution, or, with HEADS,
 // a head of a sample. With TOTALS, a macro, the totals of the columns of each tile are stored as well.
 

@@ -13,9 +13,11 @@
 //
 // The kernel starts while the preceding one still runs: it loads constants, computes addresses, and then waits.
 //
-// Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of consumers; STAGES; RESIDENT, blocks per multiprocessor;
-// REGISTERS and LOADER_REGISTERS per thread; DECLARED, threads for which there are registers; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels
-// started; POOL, whether the maximum of every 2x2 pixels is stored.
+// Compile-time, besides those of tf32x3.cuh: F16X3, whether numbers are split into float16 instead; GROUPS, of
+// consumers; STAGES; RESIDENT, blocks per multiprocessor; REGISTERS and LOADER_REGISTERS per thread; DECLARED, threads
+// for which there are registers; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels started; POOL,
+// whether the maximum of every 2x2 pixels is stored. With TOTALS, a macro, totals are stored as well; see
+// early_operands.cuh.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers

@@ -6,7 +6,7 @@
 // State, the accumulator; start(), element(x, index), combine(a, b), finish(a, count). Compile-time: ROWS,
 // the warps of a block; LANES of a warp and WARPS that share a row; VECTOR, adjacent elements that a thread reads at once;
 // FIRST and LAST: whether this launch reads elements, and whether it stores results. With LAUNCHES, a macro, the next
-// kernel starts before reduce_columns waits: it has constants to read.
+// kernel, which has constants to read, starts before reduce_columns waits.
 
 #include "ptx/warp.cuh"
 #include "ptx/pdl.cuh"
