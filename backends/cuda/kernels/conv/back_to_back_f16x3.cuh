@@ -158,34 +158,14 @@ struct Stored {
                                           const Block& block, unsigned char* halves) const
     {
         __syncthreads();
-        if constexpr (SPLIT == CLUSTER) {
-            inbox.wait_open();
-            for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
-                const int row = i / (BN / 4), column = i % (BN / 4) * 4;
-                inbox.send(row, column / 8, column % 8, *(const float4*)((const float*)shared + row * PITCH + column));
-            }
-        }
+        const auto four = [&](int row, int column) { return four_of_tile((const float*)shared, row, column); };
+        if constexpr (SPLIT == CLUSTER) send_tile(inbox, four);
         if (threadIdx.x >= CONSUMERS) return;
         const RowsInHalves to{halves, OF_PIXELS ? finish.m : (finish.m + 7) / 8 * 8, finish.n};
         if constexpr (SPLIT == CLUSTER) inbox.wait_received();
-        some.each(finish, block, [&](int item, int row, int term, bool there, const Operands<4>& with) {
-            float results[4] = {};
-            if (there) {
-                float sums[4] = {};
-                if constexpr (SPLIT == CLUSTER) {
-                    for (int other = 0; other < block.splits; ++other) {
-                        const float4 four = inbox.received(item / 2, item % 2 * 4, other);
-                        sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
-                    }
-                } else {
-                    *(float4*)sums = *(const float4*)((const float*)shared + item / (BN / 4) * PITCH + item % (BN / 4) * 4);
-                }
-                const auto found = with_epilogue<4>(sums, with);
-                if (PLAIN) keep((R*)finish.c + (long long)row * finish.ldc + term, found, finish.n - term);
-#pragma unroll
-                for (int q = 0; q < 4; ++q) results[q] = found.at[q];
-            }
-            store_halves(to, results, there ? row : to.rows, term);
+        some.store(finish, block, to, [&](float (&sums)[4], int item) {
+            if constexpr (SPLIT == CLUSTER) inbox.add(sums, item);
+            else *(float4*)sums = four(item / (BN / 4), item % (BN / 4) * 4);
         });
     }
 };

@@ -64,6 +64,16 @@ template <int ROWS_OF, int WORDS, bool BY_COLUMNS = false> struct Inbox {
     // Where the sums of an item of this block's share from the first block were: memory that is free once they are added up.
     __device__ __forceinline__ unsigned char* at(int item) const { return memory + place(item - begin(), 0); }
 
+    // Adds up half an item of this block's share.
+    __device__ __forceinline__ void add(float (&values)[4], int half) const
+    {
+        for (int q = 0; q < 4; ++q) values[q] = 0;
+        for (int block = 0; block < splits; ++block) {
+            const float4 found = received(half / 2, half % 2 * 4, block);
+            values[0] += found.x, values[1] += found.y, values[2] += found.z, values[3] += found.w;
+        }
+    }
+
     // Adds up an item of this block's share.
     __device__ __forceinline__ void add(float (&values)[8], int item) const
     {

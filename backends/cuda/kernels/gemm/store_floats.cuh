@@ -115,6 +115,14 @@ struct StoreWords {
 
     __device__ __forceinline__ void store(const Sums& sums, unsigned char*, const Block& block, const Place& place)
     {
+        store(sums, block, place, [](int, const Neighbours<R, 8>&) {});
+    }
+
+protected:
+    // The same; `also` gets each word of results and its number.
+    template <typename Also>
+    __device__ __forceinline__ void store(const Sums& sums, const Block& block, const Place& place, const Also& also)
+    {
 #pragma unroll
         for (int first = 0; first < WORDS; first += AT_ONCE) {
             if constexpr (!EARLY) read(first, block, place);
@@ -122,24 +130,21 @@ struct StoreWords {
             for (int i = 0; i < AT_ONCE; ++i) {
                 const int word = first + i;
                 if (WORDS % AT_ONCE && word >= WORDS) break;
+                const auto& tiles = sums.of[word / OF_ROWS];
+                const int j = word % OF_ROWS * 2;
+                const float2 left[2] = {neighbours(tiles[j], 0), neighbours(tiles[j], 1)};
+                const float2 right[2] = {neighbours(tiles[j + 1], 0), neighbours(tiles[j + 1], 1)};
                 float values[8];
-                gather(values, sums, word);
-                if (at[i] >= 0) epilogue_all(c, values, operands[i], at[i], n - column_of(word, block, place));
+                eight_of_row(values, left, right);
+                if (at[i] < 0) continue;
+                const Neighbours<R, 8> results = with_epilogue(values, operands[i]);
+                keep(c + at[i], results, n - column_of(word, block, place));
+                also(word, results);
             }
         }
     }
 
-protected:
-    // The sums of a word.
-    static __device__ __forceinline__ void gather(float (&values)[8], const Sums& sums, int word)
-    {
-        const auto& tiles = sums.of[word / OF_ROWS];
-        const int j = word % OF_ROWS * 2;
-        const float2 left[2] = {neighbours(tiles[j], 0), neighbours(tiles[j], 1)};
-        const float2 right[2] = {neighbours(tiles[j + 1], 0), neighbours(tiles[j + 1], 1)};
-        eight_of_row(values, left, right);
-    }
-
+private:
     static __device__ __forceinline__ int column_of(int word, const Block& block, const Place& place)
     {
         return block.n0 + place.n + (word % OF_ROWS * 2 + place.lane % 4 / 2) * 8;

@@ -3,6 +3,11 @@
 //
 // Compile-time, besides those of store_tile.cuh: CONSUMERS, the threads that store.
 
+// What a kernel does with four results besides storing them: nothing.
+struct OnlyStored {
+    __device__ __forceinline__ void operator()(const float (&results)[4], int row, int column, bool there) const {}
+};
+
 struct Fours {
     // Those of a thread, at most; whether all have the same operands, as they are in the same columns; and whether there are
     // registers for the operands of all.
@@ -22,6 +27,28 @@ struct Fours {
         for (int i = 0; i < (ALIKE ? 1 : MOST); ++i) of[i] = operands(finish, block, begin + i * CONSUMERS + threadIdx.x);
     }
 
+    // Stores a thread's in halves, and, with PLAIN, as they are. `sums` writes those of an item to an array; `also` gets the
+    // results, their row and first column, and whether they are there.
+    template <typename Sums, typename Also = OnlyStored>
+    __device__ __forceinline__ void store(const Finish& finish, const Block& block, const RowsInHalves& to, const Sums& sums,
+                                          const Also& also = {}) const
+    {
+        each(finish, block, [&](int item, int row, int column, bool there, const Operands<4>& with) {
+            float results[4] = {};
+            if (there) {
+                float four[4] = {};
+                sums(four, item);
+                const auto found = with_epilogue<4>(four, with);
+                if (PLAIN) keep((R*)finish.c + (long long)row * finish.ldc + column, found, finish.n - column);
+#pragma unroll
+                for (int q = 0; q < 4; ++q) results[q] = found.at[q];
+            }
+            also(results, row, column, there);
+            store_halves(to, results, there ? row : to.rows, column);
+        });
+    }
+
+private:
     // Calls `store` with each of a thread's, all threads of a warp at a time: its number, its row and first column in the
     // result, whether it is there, and its operands.
     template <typename Store>
@@ -37,7 +64,6 @@ struct Fours {
         }
     }
 
-private:
     static __device__ __forceinline__ int row_of(int item, const Block& block) { return row_of_result(block, item / (BN / 4)); }
     static __device__ __forceinline__ int column_of(int item, const Block& block) { return block.n0 + item % (BN / 4) * 4; }
 

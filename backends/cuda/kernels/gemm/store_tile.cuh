@@ -22,6 +22,22 @@ struct AsTheyAre {
     }
 };
 
+// Sends the sums of a tile to the blocks of a cluster that add them up; `sums` gives four adjacent ones of a row.
+template <typename Sums> __device__ __forceinline__ void send_tile(const Inbox<BM, BN / 8>& inbox, const Sums& sums)
+{
+    inbox.wait_open();
+    for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
+        const int row = i / (BN / 4), column = i % (BN / 4) * 4;
+        inbox.send(row, column / 8, column % 8, sums(row, column));
+    }
+}
+
+// Four adjacent sums of a tile in shared memory.
+__device__ __forceinline__ float4 four_of_tile(const float* tile, int row, int column)
+{
+    return *(const float4*)(tile + row * PITCH + column);
+}
+
 // The row of the result that row `row` of a tile is.
 template <typename Of> __device__ __forceinline__ int row_of_result(const Of& block, int row) { return block.m0 + row; }
 
@@ -111,13 +127,8 @@ template <int PRODUCTS> struct FinishProducts {
                                           const Block& block, const Around& around = {}) const
     {
         __syncthreads();
-        if constexpr (SPLIT == CLUSTER) {
-            inbox.wait_open();
-            for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
-                const int row = i / (BN / 4), column = i % (BN / 4) * 4;
-                inbox.send(row, column / 8, column % 8, *(const float4*)((const float*)shared + row * PITCH + column));
-            }
-        }
+        if constexpr (SPLIT == CLUSTER)
+            send_tile(inbox, [&](int row, int column) { return four_of_tile((const float*)shared, row, column); });
         if constexpr (READS) begin(some, inbox, block);
         if constexpr (SPLIT == CLUSTER) inbox.wait_received();
         const int first = SPLIT == CLUSTER ? inbox.begin() / PRODUCTS : 0;

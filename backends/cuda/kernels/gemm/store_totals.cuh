@@ -1,5 +1,5 @@
-// The epilogues of store_floats.cuh that also store the totals of the columns of a tile: a row of all columns for each
-// tile of rows, or for the share of it that a block of a cluster finishes.
+// The epilogues of store_floats.cuh that also store the totals of the columns of a tile: a row of totals for each tile of
+// rows, or for the share of it that a block of a cluster finishes.
 
 // Adds up rows of totals in shared memory, and stores their sums as a row of the result.
 template <int COUNT>
@@ -38,9 +38,7 @@ struct StoreTileTotals : StoreTile {
     __device__ __forceinline__ void store(const Sums& sums, unsigned char* shared, const Block& block, const Place& warp)
     {
         float of[8] = {}, *const rows = (float*)shared;
-        Adding adding;
-        adding.of = of;
-        StoreTile::store(sums, shared, block, warp, adding);
+        StoreTile::store(sums, shared, block, warp, Adding{{}, of});
         __syncthreads();
 #pragma unroll
         for (int q = 0; q < 8; ++q) rows[threadIdx.x / ACROSS * BN + threadIdx.x % ACROSS * 8 + q] = of[q];
@@ -67,22 +65,10 @@ struct StoreTotals : StoreWords {
         float of[OF_ROWS][8] = {};
         cp_async_wait<0>();
         __syncthreads();  // the stages are read
+        StoreWords::store(sums, block, place, [&](int word, const Neighbours<R, 8>& results) {
 #pragma unroll
-        for (int first = 0; first < WORDS; first += AT_ONCE) {
-            if constexpr (!EARLY) read(first, block, place);
-#pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int word = first + i;
-                if (WORDS % AT_ONCE && word >= WORDS) break;
-                float values[8];
-                gather(values, sums, word);
-                if (at[i] < 0) continue;
-                const Neighbours<R, 8> results = with_epilogue(values, operands[i]);
-                keep(c + at[i], results, n - column_of(word, block, place));
-#pragma unroll
-                for (int q = 0; q < 8; ++q) of[word % OF_ROWS][q] += float(results.at[q]);
-            }
-        }
+            for (int q = 0; q < 8; ++q) of[word % OF_ROWS][q] += float(results.at[q]);
+        });
 #pragma unroll
         for (int j = 0; j < OF_ROWS; ++j) {
             const int column = over_rows(of[j]) + place.n + (j * 2 + place.lane % 4 / 2) * 8;
@@ -93,7 +79,8 @@ struct StoreTotals : StoreWords {
     }
 
 private:
-    // Adds up the rows of lanes with the same eight columns; each gets one of these, whose number is returned, as the first.
+    // Adds up the rows of lanes with the same eight columns. Each lane gets the sum of one of these as its first number, and
+    // which one that is as the result.
     static __device__ __forceinline__ int over_rows(float (&of)[8])
     {
         const int lane = threadIdx.x % 32;

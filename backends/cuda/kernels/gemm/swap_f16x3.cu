@@ -380,38 +380,20 @@ __device__ __forceinline__ void product(const Source& source, const T* w, const 
         gather((float*)shared, totals, of_column, slice, column);
     }
     __syncthreads();
-    if constexpr (SPLIT == CLUSTER) {
-        inbox.wait_open();
-        for (int i = threadIdx.x; i < BM * BN / 4; i += THREADS) {
-            const int at = i / (BN / 4), four = i % (BN / 4) * 4;
-            inbox.send(at, four / 8, four % 8, gathered((const float*)shared, at, four));
-        }
-    }
+    const auto four = [&](int row, int column) { return gathered((const float*)shared, row, column); };
+    if constexpr (SPLIT == CLUSTER) send_tile(inbox, four);
     if constexpr (KEPT > 0) keeping.store(kept, of_rows);
 #if IN_HALVES
     if (threadIdx.x >= CONSUMERS) return;
     const RowsInHalves to{halves, OF_PIXELS ? m : (m + 7) / 8 * 8, n};
     if constexpr (SPLIT == CLUSTER) inbox.wait_received();
-    some.each(finish, block, [&](int item, int row, int term, bool there, const Operands<4>& with) {
-        float results[4] = {};
-        if (there) {
-            float sums[4] = {};
-            if constexpr (SPLIT == CLUSTER) {
-                for (int other = 0; other < block.splits; ++other) {
-                    const float4 four = inbox.received(item / 2, item % 2 * 4, other);
-                    sums[0] += four.x, sums[1] += four.y, sums[2] += four.z, sums[3] += four.w;
-                }
-            } else {
-                *(float4*)sums = gathered((const float*)shared, item / (BN / 4), term - block.n0);
-            }
-            around.before(sums, item / (BN / 4));
-            const auto found = with_epilogue<4>(sums, with);
-            if (PLAIN) keep(c + (long long)row * ldc + term, found, n - term);
-#pragma unroll
-            for (int q = 0; q < 4; ++q) results[q] = found.at[q];
-        }
-        if constexpr (MEASURED) measure(moments, results, row, term, n, there);
-        store_halves(to, results, there ? row : to.rows, term);
+    some.store(finish, block, to, [&](float (&sums)[4], int item) {
+        const int row = item / (BN / 4);
+        if constexpr (SPLIT == CLUSTER) inbox.add(sums, item);
+        else *(float4*)sums = four(row, item % (BN / 4) * 4);
+        around.before(sums, row);
+    }, [&](const float (&results)[4], int row, int column, bool there) {
+        if constexpr (MEASURED) measure(moments, results, row, column, n, there);
     });
 #else
     if constexpr (!EARLY) read();
@@ -421,7 +403,7 @@ __device__ __forceinline__ void product(const Source& source, const T* w, const 
         else
 #pragma unroll
             for (int q = 0; q < 8; q += 4)
-                *(float4*)(values + q) = gathered((const float*)shared, Finish::row_of_item(item), Finish::column_of_item(item) + q);
+                *(float4*)(values + q) = four(Finish::row_of_item(item), Finish::column_of_item(item) + q);
     }, around);
 #endif
 }
