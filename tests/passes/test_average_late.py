@@ -37,7 +37,7 @@ def branch(g: Graph, x: Value, *, pool: AveragePool = AROUND, filters: int = 8) 
         AveragePool(kernel_shape=(3, 2), auto_pad="SAME_LOWER", count_include_pad=1),
         AveragePool(kernel_shape=(3, 2), pads=(0, 0, 4, 2), dilations=(2, 2)),
     ],
-    ids=["valid", "counted", "upper", "lower", "dilated"],
+    ids=["around", "counted", "upper", "lower", "dilated"],
 )
 @pytest.mark.parametrize("shape", [SHAPE, (None, 12, "height", "width")], ids=str)
 def test_fewer_channels_are_averaged(pool: AveragePool, shape: tuple[Dim, ...]) -> None:

@@ -235,6 +235,7 @@ def resized(feeds: Mapping[str, Array], dice: Random, rng: np.random.Generator) 
 
 
 def _is_resized(at: str, axis: int, once: int | None) -> bool:
+    """Whether an axis of the old size gets the new one; see `resized`."""
     return axis == once if at == "once" else at == "all" or axis == 0
 
 
