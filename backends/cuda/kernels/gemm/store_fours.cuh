@@ -1,7 +1,7 @@
 // The epilogue of results that are stored in halves, four adjacent ones at a time: sixteen neighbouring threads have a row of
 // a tile of 64 columns.
 //
-// Compile-time, besides those of store_tile.cuh: CONSUMERS, the threads that store.
+// Compile-time, besides those of store_tile.cuh: CONSUMERS, the threads that store. Macros: see store_registers.cuh.
 
 // What a kernel does with four results besides storing them: nothing.
 struct OnlyStored {
