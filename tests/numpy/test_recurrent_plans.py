@@ -79,6 +79,38 @@ def test_runs_agree_with_onnxruntime(kind: str, attributes: dict[str, Any], dire
                     np.testing.assert_allclose(found, other, rtol=1e-5, atol=2e-6)
 
 
+def batch_first(model: ModelProto) -> ModelProto:
+    """Return the layer with the batch as the first axis of inputs and results."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    found.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    for given in found.graph.input:
+        dims = given.type.tensor_type.shape.dim
+        if len(dims) == 3:
+            dims[0].dim_value, dims[1].dim_value = dims[1].dim_value, dims[0].dim_value
+    return found
+
+
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+@pytest.mark.parametrize(("kind", "attributes"), variants(), ids=str)
+def test_batches_first(
+    kind: str, attributes: dict[str, Any], direction: str, lengths: bool
+) -> None:
+    """onnxruntime lacks that layout."""
+    if "activations" in attributes and direction == "bidirectional":
+        attributes = {"activations": [*attributes["activations"], *["Tanh"] * len(OTHERS[kind])]}
+    for batch, hidden in [(1, 1), (1, 3), (3, 40)]:
+        model = network(kind, batch, hidden, direction, lengths, **attributes)
+        given = feeds(model, 1)
+        (y, *states) = InferenceSession(model.SerializeToString()).run(None, given)
+        wanted = [np.transpose(y, (2, 0, 1, 3)), *(np.swapaxes(each, 0, 1) for each in states)]
+        moved = {n: x.swapaxes(0, 1) if x.ndim == 3 else x for n, x in given.items()}
+        with tercet.load(batch_first(model), backend="numpy") as ours:
+            for found, other in zip(ours.run(moved).values(), wanted, strict=True):
+                np.testing.assert_allclose(found, other, rtol=1e-5, atol=2e-6)
+
+
 def test_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     activations = recurrent.activations

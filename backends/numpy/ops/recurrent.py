@@ -305,9 +305,10 @@ def recurrent_step(chain: Chain, site: BuildContext, options: Options) -> HostSt
         plain = KERNELS[type(op)]
         return HostStep(node.kind, site, lambda bound: [record_kernel(node, plain, bound)])
     is_fixed = all(v is None or v.is_constant for v in (w, r, *rest[:1], *rest[4:]))
-    rows = prod(x.tensor.dims[:2]) * w.tensor.dims[0] * r.tensor.dims[2]
-    most = ScratchLayout()
-    for count in (x.tensor.size, rows * op.gates, rows * (op.gates + 1), rows, *(1,) * op.gates):
+    directions, each = w.tensor.dims[0], prod(x.tensor.dims[:2]) * r.tensor.dims[2]
+    rows, most = directions * each, ScratchLayout()
+    apart = (each * (op.gates + 1), each) * directions  # of layers of one direction
+    for count in (x.tensor.size, rows * op.gates, rows * op.layout, *apart):
         most.take(count, dtype)
 
     def record(bound: Bound) -> list[Tape]:
