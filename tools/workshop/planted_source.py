@@ -1,7 +1,9 @@
 r"""Errors planted in the source of importers, operators and passes: what the tools say of them.
 
-    python -m tercet.tools.workshop.planted_source --where importers --seed 1 --seconds 600
-    python -m tercet.tools.workshop.planted_source --where passes --seed 1 --only 17
+    python -m tercet.tools.workshop.planted_source --where importers --samples FILE \
+        --seed 1 --seconds 600
+    python -m tercet.tools.workshop.planted_source --where passes --samples FILE \
+        --seed 1 --only 17
 
 An error is one small change of a line that a sample runs: another number, comparison, operator or
 branch, two arguments swapped, an element left out. It is planted in a process of its own, where
