@@ -77,14 +77,20 @@ def main() -> None:
 
         picture = np.asarray(Image.open(arguments.picture).convert("RGB"))
     backends = [found.name for found in tercet.available() if found]
-    results = {name: find_edges(picture, name) for name in backends}
+    results: dict[str, np.ndarray] = {}
+    for name in backends:
+        try:
+            results[name] = find_edges(picture, name)
+        except tercet.UnsupportedError as error:  # such as a backend of another package
+            print(f"{name:8} {error}")
+    first = next(iter(results.values()))
     for name, edges in results.items():
-        apart = int(np.abs(edges.astype(int) - results[backends[0]]).max())
+        apart = int(np.abs(edges.astype(int) - first).max())
         print(f"{name:8} {np.count_nonzero(edges)} bytes of edges, maximum difference {apart}")
     if arguments.out is not None:
         from PIL import Image
 
-        Image.fromarray(results[backends[0]].transpose(1, 2, 0)).save(arguments.out)
+        Image.fromarray(first.transpose(1, 2, 0)).save(arguments.out)
 
 
 if __name__ == "__main__":

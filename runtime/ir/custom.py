@@ -192,10 +192,10 @@ def _given_type(found: Any) -> ValueType | None:
         return found
     given: Any = found.dtype
     try:
-        dtype = None if given is None else np.dtype(given)
+        dtype = np.dtype(given)
     except TypeError:
         dtype = None
-    if dtype not in TO_ONNX:
+    if given is None or dtype is None or dtype not in TO_ONNX:
         raise ShapeError(f"{rule} the dtype {given!r}, which ONNX does not have")
     try:
         shape = None if found.shape is None else tuple(map(_given_dim, found.shape))

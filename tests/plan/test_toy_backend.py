@@ -79,7 +79,22 @@ def test_it_runs_what_it_claims(installed: Path) -> None:
 def test_it_says_what_it_does_not_run(installed: Path) -> None:
     answer = tercet(installed, "run", str(model(installed)), "-b", "toy")
     assert answer.returncode == 3
-    assert "toy runs only Relu" in answer.stderr
+    assert "toy: runs only Relu" in answer.stderr
+
+
+def test_a_backend_that_nobody_named_is_left_out(installed: Path) -> None:
+    """By default all take part that can run the model."""
+    path = str(model(installed))
+    answer = tercet(installed, "compare", path, "--repeat", "0")
+    assert answer.returncode == 0, answer.stderr
+    assert "toy did not take part: 1 node cannot run on toy" in answer.stdout
+    assert tercet(installed, "compare", path, "-b", "numpy", "-b", "toy").returncode == 3
+
+
+def test_a_run_says_that_all_nodes_fell_back(installed: Path) -> None:
+    small = "--backend-option", "toy.max_elements=5", "--fallback", "numpy", "--repeat", "0"
+    answer = tercet(installed, "run", str(model(installed)), "-b", "toy", *small)
+    assert "toy on cpu, float32; 2 nodes on numpy" in answer.stdout
 
 
 #: Options, the exit code of a run with each, and what it says.

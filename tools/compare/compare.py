@@ -213,7 +213,7 @@ def compare(
         source: a path, bytes, or a `ModelProto`.
         runners: names of backends, ``onnxruntime``, ``onnx.reference``, .npz files of outputs, or
             folders of ONNX test data; the first is the reference. If None, every available backend
-            and onnxruntime (without it, onnx.reference).
+            and onnxruntime (without it, onnx.reference), but those that cannot run the model.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             if None, those of `load` or of a participating folder, else random ones.
         seed: seed of random inputs.
@@ -268,7 +268,7 @@ def compare(
             race = Race(source, model, settings, processes, tell)
             race.feed(given, chosen, None if load is None else Path(load))
             try:
-                race.enter(chosen, skip_unavailable)
+                race.enter(chosen, skip=skip_unavailable, named=runners is not None)
                 race.judge(tolerances)
                 race.measure(repeat if isinstance(repeat, Repeat) else Repeat(repeat))
                 race.judge_later()

@@ -147,25 +147,31 @@ class Race:
             saved = [name for name in names if is_saved(name)]
             self.inputs = make_inputs(self._model.inputs, inputs_beside(saved, given))
 
-    def enter(self, names: Sequence[str], skip: bool) -> None:
+    def enter(self, names: Sequence[str], *, skip: bool, named: bool = True) -> None:
         """Load all runners and run each once; saved ones come last.
 
         Args:
             names: the runners.
             skip: whether to skip those that cannot run.
+            named: whether the user has named them; otherwise those that cannot run are skipped if
+                two others can.
         """
+        errors: list[BackendUnavailable | UnsupportedError] = []
         for name in (*names, *self._saved):
             try:
                 self._enter(name)
             except (BackendUnavailable, UnsupportedError) as error:
-                if not skip:
+                if named and not skip:
                     raise
+                errors.append(error)
                 self.skipped[name] = str(error)
             except RunnerEnded as end:
                 if not self.entries:  # nothing can be compared without the reference
                     raise
                 self.ended[name] = end
         if len(self.entries) < 2 and not self.ended:
+            if errors and not skip:
+                raise errors[0]
             able = ", ".join(self.entries) or "none"
             reasons = "".join(f"\n{name}: {why}" for name, why in self.skipped.items())
             raise UsageError(f"two runners are needed; able to run: {able}{reasons}")

@@ -309,7 +309,7 @@ def show_run(console: Console, run: Run) -> None:
         console,
         {
             "model": run.model,
-            "backend": f"{run.backend}, {run.precision}{_share_text(run.placement)}",
+            "backend": f"{run.backend}, {run.precision}{_share_text(run)}",
             "inputs": str(run.inputs),
         },
     )
@@ -336,10 +336,11 @@ def show_run(console: Console, run: Run) -> None:
         console.print(Text(f"not complete: {run.stopped}", "bold yellow"))
 
 
-def _share_text(placement: Placement | None) -> str:
-    share = share_of_backends(placement) if placement else {}
+def _share_text(run: Run) -> str:
+    """Return how many nodes ran where; empty if all ran on the backend that was asked for."""
+    share = share_of_backends(run.placement) if run.placement else {}
     copies = share.pop("copies", 0)
-    if len(share) < 2 and not copies:
+    if share.keys() <= {run.backend.partition(" ")[0]} and not copies:
         return ""
     flow = share.pop("host", 0)  # control flow decided by the host
     said = [f"{counted(nodes, 'node')} on {name}" for name, nodes in share.items()]
