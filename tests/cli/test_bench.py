@@ -16,7 +16,7 @@ import pytest
 from onnx.parser import parse_model
 
 from tercet.backends.numpy import NumpyBackend
-from tercet.runtime.errors import UsageError
+from tercet.runtime.errors import UnsupportedError, UsageError
 from tercet.runtime.ir.dtypes import float32
 from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.infer import infer
@@ -182,6 +182,21 @@ def test_who_cannot_run(tercet: Tercet, folder: Path) -> None:
     assert [case["runner"] for case in done.json["cases"]] == ["numpy"]
     assert any("onnxruntime" in what for what in done.json["skipped"])
     assert tercet(*chosen).code == 3
+    by_default = tercet("bench", "preview.onnx", *QUICK, "--json")
+    assert by_default.code == 0, by_default.err
+    assert any("onnxruntime" in what for what in by_default.json["skipped"])
+
+
+def test_that_no_runner_can_run_a_model_is_an_error(
+    tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusing(*_: Any) -> None:
+        raise UnsupportedError("no such hardware")
+
+    monkeypatch.setattr("tercet.tools.bench.bench.open_runner", refusing)
+    for named in ((), ("-b", "numpy")):
+        done = tercet("bench", "classifier.onnx", *named, *QUICK)
+        assert (done.code, "no such hardware" in done.err) == (3, True)
 
 
 def test_wrong_usage(tercet: Tercet) -> None:

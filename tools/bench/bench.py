@@ -167,7 +167,7 @@ def bench(
     Args:
         sources: one or several of paths, bytes of files, and `ModelProto`.
         runners: names of backends, ``onnxruntime`` or ``onnx.reference``; if None, every available
-            backend and onnxruntime (without it, onnx.reference).
+            backend and onnxruntime (without it, onnx.reference), but those that cannot run a model.
         inputs: arrays by name or in a list by position; an .npz file or a folder of ONNX test data;
             random ones if None.
         batch: batch sizes; if empty, the model's own, 1 if symbolic.
@@ -224,7 +224,7 @@ def bench(
     settings = RunnerSettings((), fallback, "float32", options, operators)
     check_options(names, settings)
     series = _Series(names, chosen, settings)
-    series.skip = skip_unavailable
+    series.skip = skip_unavailable or runners is None
     before = None if old is None else read_bench(old)
     cases: list[BenchCase] = []
     with use_threads(threads), time_limit(timeout, say) as (limit, series.say):
@@ -234,6 +234,8 @@ def bench(
     if limit.passed and not cases:
         raise limit.error()
     since = () if before is None else against(before, cases)
+    if not cases and series.refused is not None and not skip_unavailable:
+        raise series.refused
     wrong = (*complaints(cases, kept), *slower(since, kept))
     return Bench(tuple(cases), series.skipped, series.environment(), wrong, since, limit.stopped)
 
@@ -285,6 +287,7 @@ class _Series:
         self.say: Say = silent
         self._late = False
         self.skipped: dict[str, str] = {}
+        self.refused: BackendUnavailable | UnsupportedError | None = None
         self._names, self._schedule, self._settings = names, schedule, settings
         self._about: dict[str, str] = {}
 
@@ -359,6 +362,7 @@ class _Series:
         except (BackendUnavailable, UnsupportedError) as error:
             if not self.skip:
                 raise
+            self.refused = self.refused or error
             batch = f"batch {batch_of(race.feeds)}, {race.precision}"
             self.skipped[f"{name}, {model_title(race.source)}, {batch}"] = str(error)
             return None
