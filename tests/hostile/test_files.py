@@ -122,6 +122,18 @@ def test_a_name_with_a_slip_gets_a_suggestion(tmp_path: Path) -> None:
         load(tmp_path / "modle.onnx")
 
 
+@pytest.mark.parametrize("suffix", [".data", "_data", "_data_1"])
+def test_weights_are_told_from_models_by_the_model_beside_them(tmp_path: Path, suffix: str) -> None:
+    weights = tmp_path / f"model.onnx{suffix}"
+    weights.write_bytes(np.linspace(-1, 1, 999, dtype=np.float32).tobytes())
+    with pytest.raises(ModelError) as alone:
+        load(weights)
+    assert "by its name" not in str(alone.value)
+    (tmp_path / "model.onnx").write_bytes(small().SerializeToString())
+    with pytest.raises(ModelError, match=r"the weights of .*model\.onnx; give that$"):
+        load(weights)
+
+
 def test_a_link_to_a_file_that_is_gone(tmp_path: Path) -> None:
     """As in a cache of downloads that was cleaned up."""
     path = tmp_path / "model.onnx"

@@ -164,6 +164,14 @@ def _nearest(path: str) -> str:
     return f"; did you mean '{name}'?" if name else ""
 
 
+def _model_of_weights(path: str | None) -> str:
+    """Return the model whose name external data begins with, as exporters write both, if any."""
+    folder, name = os.path.split(path or "")
+    model, suffix, rest = name.rpartition(".onnx")
+    beside = os.path.join(folder, model + suffix)
+    return beside if model and rest and os.path.isfile(beside) else ""
+
+
 def _decode(data: bytes, source: FileSource) -> ModelProto:
     if not data:
         raise source.error("is empty")
@@ -174,6 +182,9 @@ def _decode(data: bytes, source: FileSource) -> ModelProto:
     except DecodeError as error:
         if kind := describe(data):
             raise source.error(f"is not an ONNX model but {kind}") from error
+        if model := _model_of_weights(source.file):
+            reason = f"is not an ONNX model but, by its name, the weights of {model}; give that"
+            raise source.error(reason) from error
         if missing := missing_bytes(data):
             what = "byte is" if missing == 1 else "bytes are"
             raise source.error(f"is truncated: at least {missing:,} {what} missing") from error
