@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,25 @@ def test_json(tercet: Tercet) -> None:
     assert {entry["name"]: entry["ok"] for entry in found["backends"]} == {
         entry.name: bool(entry) for entry in api.available()
     }
+
+
+@pytest.mark.parametrize("where", ["", "new/cache"])
+def test_where_kernels_are_kept(
+    tercet: Tercet, folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    file = folder / "file"
+    file.touch()
+    for base, said in (
+        (folder, f"kernels kept in {folder / where}"),
+        (file, f"{file} is no folder"),
+    ):
+        monkeypatch.setenv("TERCET_CACHE", str(base / where))
+        (found,) = (
+            each for each in tercet("doctor", "--json").json["checks"] if "kernels" in each["found"]
+        )
+        assert said in found["found"]
+    monkeypatch.setattr("os.access", lambda path, mode: mode == os.F_OK and Path(path).exists())
+    assert doctor._kept(folder / where).startswith("kernels not kept: no permission to write in ")
 
 
 def test_libraries_have_a_file_or_say_what_is_off(tercet: Tercet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -193,8 +194,17 @@ def _python() -> Check:
 
 
 def _tercet() -> Check:
-    kept = Cache(default_cache() / "cuda").refusal() or f"kernels kept in {default_cache()}"
+    kept = Cache(default_cache() / "cuda").refusal() or _kept(default_cache())
     return Check("tercet", True, f"{__version__}, {PACKAGE}; {kept}")
+
+
+def _kept(folder: Path) -> str:
+    """Say whether kernels can be kept in a folder, which need not exist yet."""
+    there = next(each for each in (folder, *folder.parents) if os.access(each, os.F_OK))
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return f"kernels kept in {folder}"
+    reason = f"no permission to write in {there}" if there.is_dir() else f"{there} is no folder"
+    return f"kernels not kept: {reason}; name another folder in $TERCET_CACHE"
 
 
 def _numpy() -> Check:
