@@ -217,11 +217,16 @@ class Depthwise(ConvAlgorithm):
             start = inside.start + phase.first + stride * low - at.start
             pixels = image[:, start : inside.stop : stride]
             gaps = outside(copy, 2, slice(low, high)) if covered.is_padded else []
+            is_joined = across.stride == 1 and outputs == pixels.shape[2]
+            is_joined &= pixels.strides[1:] == (outputs * pixels.itemsize, pixels.itemsize)
             for i in range(copy.shape[1]):
                 places, columns = across.tap(i)
-                target = copy[:, i, low:high, places]
+                target, source = copy[:, i, low:high, places], pixels[..., columns]
                 if target.size:
-                    tape.append(partial(np.copyto, target, pixels[..., columns]))
+                    if is_joined:
+                        target, source = copy[:, i, low:high], pixels
+                        target, source = _as_ranges(target, source, columns.start - places.start)
+                    tape.append(partial(np.copyto, target, source))
                 gaps += outside(copy[:, i, low:high], 2, places)
             tape.extend(partial(gap.fill, 0) for gap in gaps)
             count = len(range(*phase.taps.indices(self.window.kernel[0])))
@@ -230,3 +235,21 @@ class Depthwise(ConvAlgorithm):
             stretch = as_strided(copy[:, :, phase.start :], taps, steps, writeable=False)
             found.append((phase, stretch))
         return found
+
+
+def _as_ranges(target: Array, source: Array, shift: int) -> tuple[Array, Array]:
+    """Return what to copy for columns to the left by `shift`, as one range for each channel.
+
+    Elements that leave a row come to the next one, or are left out: gaps, which are filled after.
+
+    Args:
+        target: [channels, rows, columns], without gaps between the rows of a channel.
+        source: the same of the image.
+        shift: positive to the left, negative to the right.
+    """
+    size = target.shape[1] * target.shape[2]
+    ranges: list[Array] = []
+    for array, first in ((target, max(0, -shift)), (source, max(0, shift))):
+        flat = array.reshape(len(array), size, copy=False)
+        ranges.append(flat[:, first : first + size - abs(shift)])
+    return ranges[0], ranges[1]
