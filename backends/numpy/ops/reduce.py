@@ -18,9 +18,9 @@ from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
 from ..numerics.short_rows import reduced
 
-#: Elements from which rows are accumulated as a whole, those between the ends of an axis that share
-#: the cache, and those accumulated between two checks of the deadline.
-LONGEST, NEAR, UNCHECKED = 64, 32, 1 << 20
+#: Elements of a row, and of all rows of a step, from which rows are accumulated as a whole; those
+#: between the ends of an axis that share the cache, and those between two checks of the deadline.
+LONGEST, WORTH, NEAR, UNCHECKED = 64, 128, 32, 1 << 20
 
 Reducer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -118,7 +118,7 @@ def cumulate(op: ops.Cumulative, x: Array, axis: Array, *, out: Array) -> None:
         totals[:1] = 0 if isinstance(op, ops.CumSum) else 1
         terms, sums = data[:-1], totals[1:]
     inner, others = prod(x.shape[along:][1:]), x.size // max(1, x.shape[along])
-    if inner >= LONGEST or (others >= LONGEST and len(data) * inner <= NEAR):
+    if (inner >= LONGEST and others >= WORTH) or (others >= LONGEST and len(data) * inner <= NEAR):
         _accumulate_rows(function, terms, sums)
     else:
         function.accumulate(terms, 0, data.dtype, out=sums)
