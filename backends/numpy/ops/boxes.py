@@ -275,7 +275,7 @@ class _Suppression:
         return [self._kept(each, maximum) for each in ordered]
 
     def _kept_of_known(self, places: Array, ordered: list[Array], maximum: int) -> list[Array]:
-        """Return the same from what all boxes suppress, the bits of which are compared once."""
+        """Return the same from bits that say what each box suppresses, found once for all."""
         boxes, rows = self._boxes.take(places, 1), list[int]()
         step = max(1, PAIRS // len(places))
         for first in range(0, len(places), step):
