@@ -15,6 +15,7 @@ from .draws_bodies import BODIES
 from .draws_types import TYPE_DRAWS
 from .growing import Maker, RandomGraph, captured
 from .motifs import MOTIFS
+from .motifs_averages import AVERAGES
 from .motifs_blocks import BLOCKS
 from .motifs_counts import COUNTS
 from .motifs_decoders import DECODERS
@@ -25,10 +26,14 @@ from .motifs_rows import ROWS
 from .motifs_scans import SCANS
 from .motifs_volumes import VOLUMES
 
+_MOTIFS = (
+    *(MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES, SCANS, VOLUMES, COUNTS),
+    AVERAGES,
+)
 #: What random graphs grow by, by name.
 MOTIFS_OF_ALL_KINDS: dict[str, Maker] = {
     f"{maker.__module__.rpartition('.')[2]}.{maker.__name__.strip('_')}": maker
-    for makers in (MOTIFS, DECODERS, IMAGES, PIXELS, ROWS, BLOCKS, MOVES, SCANS, VOLUMES, COUNTS)
+    for makers in _MOTIFS
     for maker in makers
 }
 EVERYTHING: dict[str, Maker] = {
@@ -54,6 +59,7 @@ _DIETS: tuple[tuple[float, dict[Maker, float]], ...] = (
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **SCANS, **VOLUMES}),
     (3, {**{maker: often / 6 for maker, often in DRAWS.items()}, **COUNTS}),
     (3, {**{maker: often / 4 for maker, often in DRAWS.items()}, **RARE}),
+    (2, {**{maker: often / 6 for maker, often in DRAWS.items()}, **AVERAGES}),
 )
 
 
