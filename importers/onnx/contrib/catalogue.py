@@ -67,6 +67,9 @@ _UNCONVERTED = {
     "tensorflow_incomplete": "Betainc Igamma Igammac Polygamma Zeta",
     "tensorflow_matrices": "Cholesky LogMatrixDeterminant MatrixInverse MatrixSolve "
     "MatrixTriangularSolve Qr",
+    "tensorflow_older": "Cumprod Cumsum IsFinite IsNan MatrixBandPart ResizeBicubic "
+    "ResizeBilinear ResizeNearestNeighbor ReverseV2 Rint Roll ScatterNd TensorScatterAdd "
+    "TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate",
     "tensorflow_special": "Digamma Erfinv Lgamma Ndtri",
 }
 #: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
