@@ -102,7 +102,7 @@ def test_batches_first(
         attributes = {"activations": [*attributes["activations"], *["Tanh"] * len(OTHERS[kind])]}
     for batch, hidden in [(1, 1), (1, 3), (3, 40)]:
         model = network(kind, batch, hidden, direction, lengths, **attributes)
-        given = feeds(model, 1)
+        given = drawn(model, 1)
         (y, *states) = InferenceSession(model.SerializeToString()).run(None, given)
         wanted = [np.transpose(y, (2, 0, 1, 3)), *(np.swapaxes(each, 0, 1) for each in states)]
         moved = {n: x.swapaxes(0, 1) if x.ndim == 3 else x for n, x in given.items()}
