@@ -150,7 +150,7 @@ def test_shifts_must_be_known() -> None:
         "g",
         [helper.make_tensor_value_info("x", 1, [4]), helper.make_tensor_value_info("s", 6, [])],
         [onnx.ValueInfoProto(name="y")],
-        [onnx.numpy_helper.from_array(np.int32(0), "a")],
+        [onnx.numpy_helper.from_array(np.array(0, np.int32), "a")],
     )
     model = helper.make_model(graph, producer_name="tf2onnx")
     with pytest.raises(tercet.UnsupportedError, match="shift is computed; make shift constant"):

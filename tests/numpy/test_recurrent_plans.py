@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnxruntime import InferenceSession, SessionOptions
 
 import tercet
 from tercet.backends.numpy.ops import recurrent
 
-from .nodes import drawn
+from .nodes import by_onnxruntime, drawn
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 #: Activations of one direction that are not the usual ones, of which some gates are halved.
@@ -68,13 +67,10 @@ def test_runs_agree_with_onnxruntime(kind: str, attributes: dict[str, Any], dire
         attributes = {"activations": [*attributes["activations"], *usual[kind]]}
     for (batch, hidden), lengths in product(SHAPES, (False, True)):
         model = network(kind, batch, hidden, direction, lengths, **attributes)
-        options = SessionOptions()
-        options.intra_op_num_threads = 1
-        session = InferenceSession(model.SerializeToString(), options)
         with tercet.load(model, backend="numpy") as ours:
             for seed in range(3):
                 given = drawn(model, seed)
-                wanted = session.run(None, given)
+                wanted = by_onnxruntime(model, given)
                 for found, other in zip(ours.run(given).values(), wanted, strict=True):
                     np.testing.assert_allclose(found, other, rtol=1e-5, atol=2e-6)
 
@@ -103,7 +99,7 @@ def test_batches_first(
     for batch, hidden in [(1, 1), (1, 3), (3, 40)]:
         model = network(kind, batch, hidden, direction, lengths, **attributes)
         given = drawn(model, 1)
-        (y, *states) = InferenceSession(model.SerializeToString()).run(None, given)
+        y, *states = by_onnxruntime(model, given)
         wanted = [np.transpose(y, (2, 0, 1, 3)), *(np.swapaxes(each, 0, 1) for each in states)]
         moved = {n: x.swapaxes(0, 1) if x.ndim == 3 else x for n, x in given.items()}
         with tercet.load(batch_first(model), backend="numpy") as ours:
