@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from errno import ENOENT
+from errno import EISDIR, ENOENT
 from typing import ClassVar
 
 from .spelling import nearest
@@ -57,6 +57,10 @@ class UsageError(TercetError):
     """An invalid call or option, whatever the model."""
 
 
+#: What the system says only in its own words, and what users can do.
+_REASONS = {ENOENT: "there is no such file or folder", EISDIR: "is a folder; give a file"}
+
+
 class FileError(UsageError, OSError):
     """A file that does not exist, or cannot be read or written; also an OSError.
 
@@ -69,8 +73,9 @@ class FileError(UsageError, OSError):
     def __str__(self) -> str:
         if self.filename is None or self.strerror is None:
             return super().__str__()
-        missing = self.errno == ENOENT and self.strerror == os.strerror(ENOENT)
-        reason = "there is no such file or folder" if missing else self.strerror
+        reason = self.strerror
+        if self.errno in _REASONS and reason == os.strerror(self.errno):
+            reason = _REASONS[self.errno]
         return message(f"{os.fsdecode(self.filename)}: {reason}")
 
 

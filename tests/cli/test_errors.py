@@ -204,6 +204,13 @@ def test_files_that_are_missing_are_said_to_be(tercet: Tercet, command: str, fil
     assert (done.code, done.err) == (2, f"error: {file}: there is no such file or folder\n")
 
 
+@pytest.mark.parametrize("command", ["report here", "compare adder.onnx --load here"])
+def test_folders_are_no_files(tercet: Tercet, folder: Path, command: str) -> None:
+    (folder / "here").mkdir()
+    done = tercet(*command.split())
+    assert (done.code, done.err) == (2, "error: here: is a folder; give a file\n")
+
+
 def test_arrays_that_are_missing_are_said_to_be(folder: Path) -> None:
     with pytest.raises(OSError, match=r"gone\.npz: there is no such file or folder"):
         api.compare(folder / "classifier.onnx", inputs="gone.npz")
