@@ -36,12 +36,13 @@ def counted(indices: Array, *sizes: int) -> Array | None:
     return np.where(found < 0, found + limits, found).reshape(found.shape)
 
 
-def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
+def _known_indices(indices: TensorType, *sizes: Dim, outside: bool = False) -> Array | None:
     """Return small known indices, counted from the front.
 
     Args:
         indices: any tensor of indices.
         sizes: the axis they index; or one axis per column of `indices`.
+        outside: whether those out of range are left to the kernel, which refuses them.
 
     Raises:
         ShapeError: they are not int32 or int64, or out of range.
@@ -53,7 +54,7 @@ def _known_indices(indices: TensorType, *sizes: Dim) -> Array | None:
     if known is None or len(exact) != len(sizes):
         return None
     found = counted(known, *exact)
-    if found is None:
+    if found is None and not outside:
         raise ShapeError(f"indices from {known.min()} to {known.max()} point outside of {exact}")
     return found
 
@@ -94,7 +95,7 @@ def _known_elements(axis: int, data: TensorType, indices: TensorType) -> tuple[A
     if data.shape is None or indices.shape is None:
         return None
     along = normalize_axis(axis, len(data.shape))
-    picked = _known_indices(indices, data.shape[along])
+    picked = _known_indices(indices, data.shape[along], outside=True)
     if picked is None:
         return None
     grid = _places(picked.shape)
@@ -150,7 +151,7 @@ class GatherND(Op):
         batch = same_shape(data.shape[:b], indices.shape[:b], "the batch axes")
         shape = (*(batch or ()), *indices.shape[b:-1], *data.shape[b + depth :])
         result = data.with_shape(checked(shape))
-        places = _known_indices(indices, *data.shape[b : b + depth])
+        places = _known_indices(indices, *data.shape[b : b + depth], outside=True)
         if places is None:
             return result
         outer = _places(places.shape[:-1])[:b]
