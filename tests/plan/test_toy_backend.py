@@ -10,15 +10,11 @@ import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tercet import BackendUnavailable, backends
-from tercet.importers.onnx.writing.save import save
-from tercet.runtime.ir.dtypes import float32
-from tercet.runtime.ir.graph import Graph
-from tercet.runtime.ir.infer import infer
-from tercet.runtime.ir.types import TensorType
-from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.options import Options
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,13 +38,15 @@ def installed(tmp_path: Path) -> Path:
 
 
 def model(folder: Path) -> Path:
-    """Write a model of a Sigmoid and a Relu."""
-    graph = Graph("two")
-    x = graph.add_input("x", TensorType(float32, (2, 3)))
-    y = graph.insert(Sigmoid(), [x], ["y"], name="smooth").output
-    graph.set_outputs({"z": graph.insert(Relu(), [y], ["z"], name="rectify").output})
-    infer(graph)
-    save(graph, folder / "two.onnx")
+    """Write a model of a Sigmoid and a Relu, which onnxruntime loads as well."""
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3)) for name in "xz")
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["y"], "smooth"),
+        helper.make_node("Relu", ["y"], ["z"], "rectify"),
+    ]
+    graph = helper.make_graph(nodes, "two", [x], [z])
+    opset = helper.make_opsetid("", 20)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=9), folder / "two.onnx")
     return folder / "two.onnx"
 
 
