@@ -27,6 +27,7 @@ from ..kernels import (
     test_chunks,
     test_dots,
     test_epilogue_operands,
+    test_excite,
     test_few_terms,
     test_gathered,
     test_norm_twice,
@@ -94,6 +95,12 @@ def test_kernels_of_rows_normalized_twice(twice: test_norm_twice.Twice) -> None:
         *open_backends("cuda", OPTIONS),
         error=None if twice.cast else ERROR[twice.dtype],
     )
+
+
+@pytest.mark.parametrize("case", test_excite.CASES.values(), ids=test_excite.CASES)
+def test_kernels_of_squeeze_and_excite(case: test_excite.Case) -> None:
+    sample = Sample(*test_excite.graph_of(case, float16, float16))
+    compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)
