@@ -22,7 +22,7 @@ from .shapes import (
     shape_text,
     times,
 )
-from .window import kernel_dims, need_elements, transposed_window_dims, window_dims
+from .window import kernel_dims, may_pad, need_elements, transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
 
@@ -42,7 +42,7 @@ class ConvOp(Op):
     @property
     def may_pad(self) -> bool:
         """Whether windows may reach beyond the image."""
-        return any(self.pads or ()) or "SAME" in self.auto_pad
+        return may_pad(self)
 
 
 @op

@@ -15,7 +15,7 @@ from .shapes import (
     same_shape,
     shape_text,
 )
-from .window import need_elements, transposed_window_dims, window_dims
+from .window import may_pad, need_elements, transposed_window_dims, window_dims
 
 Ints = tuple[int, ...]
 
@@ -64,6 +64,11 @@ class AveragePool(Op):
     kernel_shape: Ints
     pads: Ints | None = None
     strides: Ints | None = None
+
+    @property
+    def counts_padding(self) -> bool:
+        """Whether means may be of padding as well, so that those of equal elements differ."""
+        return bool(self.count_include_pad) and may_pad(self)
 
     def infer(self, x: TensorType) -> TensorType:
         return _pooled(self, x, self.kernel_shape)

@@ -189,6 +189,12 @@ def transposed_window_dims(op: Op, spatial: Shape, kernel: Shape) -> Shape:
     return checked(map(_spread_dim, axes, spatial, kernel, _output_shape(op, len(spatial))))
 
 
+def may_pad(op: Op) -> bool:
+    """Whether windows may reach beyond the image; `auto_pad` makes `pads` irrelevant."""
+    auto_pad = cast(str, getattr(op, "auto_pad", "NOTSET"))
+    return any(getattr(op, "pads", None) or ()) if auto_pad == "NOTSET" else "SAME" in auto_pad
+
+
 def need_elements(spatial: Iterable[Dim]) -> None:
     """Raise ShapeError if a spatial axis is known to have no elements."""
     for size in spatial:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
-
 from ..ir.graph import Graph, Node
 from ..ops.conv import convolves_pixels
 from ..ops.cuts import reduced_axes
@@ -14,7 +12,7 @@ from ..ops.pool import GlobalAveragePool
 from ..ops.reduce import ReduceMean
 from ..ops.shape import Squeeze
 from .driver import Context
-from .editing import Builder, drop, rank_of, size_of
+from .editing import Builder, are_finite, drop, rank_of, size_of
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -53,8 +51,7 @@ def _convolution(graph: Graph, mean: Node) -> Node | None:
         return None
     if isinstance(mean.op, ReduceMean) and reduced_axes(mean) != tuple(range(2, rank)):
         return None
-    constants = [value.data for value in conv.operands[1:]]
-    if any(data is None or not np.isfinite(data).all() for data in constants):
+    if not are_finite(conv.operands[1:]):
         return None  # infinite weights make NaN of a pixel that is zero, not of a mean
     if graph.sole_consumer(conv.output) is mean:
         return conv

@@ -81,6 +81,12 @@ def static_size(dims: Iterable[Dim] | None) -> int | None:
     return None if known is None else prod(known)
 
 
+def are_finite(values: Iterable[Value | None]) -> bool:
+    """Whether values are constants without infinities and NaN."""
+    found = [None if value is None else value.data for value in values]
+    return all(data is not None and np.isfinite(data).all() for data in found)
+
+
 def is_static(value: Value | None) -> bool:
     """Whether a value is a tensor whose dimensions are all known."""
     return value is not None and isinstance(value.type, TensorType) and value.type.is_static

@@ -118,7 +118,7 @@ def _takers_at(graph: Graph, node: Node, axis: int, affine: Affine) -> list[Take
         return takers(graph, node.output, axis - before, affine)
     if axis != 1:
         return None
-    if isinstance(op, GlobalAveragePool) or (isinstance(op, AveragePool) and _is_mean(op)):
+    if isinstance(op, GlobalAveragePool) or (isinstance(op, AveragePool) and not op.counts_padding):
         return takers(graph, node.output, 1, affine)
     layer = _layer(node, size)
     return None if layer is None else [Taker(node, layer, affine)]
@@ -147,13 +147,6 @@ def _behind_view(graph: Graph, view: Node, axis: int, affine: Affine) -> list[Ta
         return None  # of no elements, which have any number of columns
     scale, shift = (np.repeat(each, prod(rest)) for each in affine)
     return takers(graph, view.output, axis, (scale, shift))
-
-
-def _is_mean(op: AveragePool) -> bool:
-    """Whether a pooling divides by the number of pixels, none of which is padding."""
-    if not op.count_include_pad:
-        return True
-    return op.auto_pad == "NOTSET" and not any(op.pads or ())
 
 
 def layer_behind(graph: Graph, node: Node, affine: Affine) -> LinearLayer | None:

@@ -61,8 +61,9 @@ def test_fewer_channels_are_averaged(pool: AveragePool, shape: tuple[Dim, ...]) 
         {"pool": AveragePool(kernel_shape=(3, 3), strides=(2, 2), pads=(1, 1, 1, 1))},
         {"pool": AveragePool(kernel_shape=(5, 4))},
         {"pool": AveragePool(kernel_shape=(3, 3), auto_pad="VALID")},
+        {"pool": AveragePool(kernel_shape=(3, 3), auto_pad="VALID", pads=(1, 1, 1, 1))},
     ],
-    ids=["channels", "steps", "steps and pads", "whole image", "inside"],
+    ids=["channels", "steps", "steps and pads", "whole image", "inside", "pads without effect"],
 )
 def test_others_are_averaged_in_front(more: dict[str, Any]) -> None:
     graph = make(lambda g, x: branch(g, x, **more), SHAPE)
