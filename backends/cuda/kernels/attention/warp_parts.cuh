@@ -250,7 +250,7 @@ __device__ __forceinline__ void open_inbox(float4* inbox, int count)
 {
     if constexpr (CLUSTER > 0) {
         const int share = (count * FOURS + CLUSTER - 1 - int(blockIdx.y)) / CLUSTER;
-        if (threadIdx.x == 0) dsmem_expect(shared_address(inbox), CLUSTER * (share + count) * 16);
+        dsmem_expect(shared_address(inbox), CLUSTER * (share + count) * 16);
         cluster_arrive_relaxed();
     }
 }

@@ -120,7 +120,7 @@ excite(const float* means, const T* first, const T* first_bias, const T* second,
     }
     if (PADDED > HIDDEN && threadIdx.x < PADDED - HIDDEN) hidden[HIDDEN + threadIdx.x] = 0;
     if constexpr (CLUSTER > 1) {
-        if (threadIdx.x == 0) dsmem_expect(barrier, HIDDEN * 4);
+        dsmem_expect(barrier, HIDDEN * 4);
         cluster_arrive_relaxed();
     }
     grid_dependency_sync();

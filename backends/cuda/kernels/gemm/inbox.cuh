@@ -28,7 +28,7 @@ template <int ROWS_OF, int WORDS, bool BY_COLUMNS = false> struct Inbox {
     // Opens the inbox; for all threads, which synchronize before they wait for sums.
     __device__ __forceinline__ void open() const
     {
-        if (threadIdx.x == 0) dsmem_expect(shared_address(memory), (end() - begin()) * splits * 32);
+        dsmem_expect(shared_address(memory), (end() - begin()) * splits * 32);
         cluster_arrive_relaxed();
     }
 

@@ -47,14 +47,17 @@ __device__ __forceinline__ void cluster_arrive_relaxed()
 #endif
 }
 
-// Makes a barrier expect so many bytes, which blocks of the cluster send; for one thread, before they arrive.
+// Makes a barrier expect so many bytes, which blocks of the cluster send; for all threads, before they arrive. Where the
+// compiler leaves no branch, the whole warp initializes the barrier: it converges before the first thread counts.
 __device__ __forceinline__ void dsmem_expect(u32 barrier, int bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
-                 "fence.mbarrier_init.release.cluster;\n"
-                 "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"(barrier), "r"(bytes) : "memory");
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n"
+                     "fence.mbarrier_init.release.cluster;" :: "r"(barrier) : "memory");
+    __syncwarp();
+    if (threadIdx.x == 0)
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 #endif
 }
 
