@@ -75,6 +75,10 @@ inline void tma_store_2d(const TensorMap* map, u32 from, int x, int y)
 {
     copy_box(from, *map, x, y, 0, 0, true);
 }
+inline void tma_store_3d(const TensorMap* map, u32 from, int x, int y, int z)
+{
+    copy_box(from, *map, x, y, z, 0, true);
+}
 inline void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
 {
     copy_box(from, *map, x, y, z, n, true);

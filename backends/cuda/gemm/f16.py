@@ -50,7 +50,7 @@ from .problem import (
 )
 from .schedules import multistage, stationary, swap_ab, tma, tma_persistent, tma_staging
 from .tile import LAUNCH, MARGIN, MEMORY, TimedConfig
-from .tma_choice import fed_by_tma, persistent
+from .tma_choice import computed, fed_by_tma, persistent
 
 #: For `swap_ab.cu`, which reads weights once and rows of A often: the factor by which estimates of
 #: other kernels are below their times for few rows of A and large weights; see `swap_ab.FEW_ROWS`.
@@ -237,8 +237,8 @@ def product(
     transposing = LAUNCH + 2 * used / TRANSPOSED + multistage.time_of(row_major, target, epilogue)
     if not transposed and transposing < time:
         time, first = transposing, (_transposed(b, (apart, k, n, ldb), used),)
-    if count == 1 and k % 8 == 0 and not half_sums:
-        found = persistent(gemm, epilogue, target, time)
+    if not half_sums:
+        found = computed(gemm, epilogue, target, time)
         if found is not None:
             return found
     last = partial(multistage.multiply_halves, epilogue=epilogue, target=target)

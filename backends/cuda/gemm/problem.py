@@ -57,7 +57,7 @@ class Matrix:
         vector: elements per copy.
     """
 
-    data: Tensor | Scratch
+    data: Tensor | Packed | Scratch
     row: int
     vector: int = 8
 

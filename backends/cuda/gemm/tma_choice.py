@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.operands import ceil_div
+from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
 from .forms import tma_tile
-from .problem import GemmArguments
+from .pack import EIGHTS
+from .problem import GemmArguments, Matrix, packed_matrix
 from .schedules import multistage, tma, tma_persistent, tma_staging
 from .tile import MARGIN, STEPS_AHEAD, WEIGHTS_MARGIN
 
@@ -51,6 +54,27 @@ def persistent(
     if best.microseconds >= margin * other:
         return None
     return tma_persistent.multiply(gemm, epilogue, best.tile, target)
+
+
+def computed(
+    gemm: GemmArguments, epilogue: Epilogue, target: Target, other: float
+) -> Launch | None:
+    """Return `persistent` for a right operand that is computed, [k][n] or [n][k], or a stack of them.
+
+    The products of a stack, whose right operands are [k][n], may have one left operand (layers over
+    the tokens of Mixer). If it is constant, its rows are padded to whole words.
+    """
+    (_, _, k), batch, a = gemm.shape, gemm.batch, gemm.a.data
+    if batch.count == 1:
+        return persistent(gemm, epilogue, target, other) if k % 8 == 0 else None
+    if not gemm.across or not batch.b or batch.heads > 1:
+        return None
+    if any(t.size != batch.count * batch.c for t in epilogue.along):
+        return None  # all products read the same one
+    if isinstance(a, Tensor) and a.data is not None and not batch.a:
+        packed = packed_matrix(a, (1.0, True), "in eights", EIGHTS)
+        gemm = replace(gemm, a=Matrix(packed, ceil_div(k, 8) * 8))
+    return persistent(gemm, epilogue, target, other)
 
 
 def _waits(gemm: GemmArguments, target: Target) -> bool:

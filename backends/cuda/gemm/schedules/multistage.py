@@ -346,7 +346,7 @@ def launch(gemm: GemmArguments, config: Config, atom: Atom, end: End, split: Spl
 def problem_of(gemm: GemmArguments) -> Problem:
     """Return the problem for which to choose a tile."""
     (m, n, k), count, a = gemm.shape, gemm.batch.count, gemm.a.data
-    read = m * k if isinstance(a, Scratch) else a.size
+    read = a.size if isinstance(a, Tensor) else m * k
     traffic = 2 * (read + count * (m * n + n * k))
     return Problem(m, n, k, count, gemm.a.rows, traffic, gemm.concurrent)
 

@@ -10,9 +10,10 @@ from functools import lru_cache
 from math import sqrt
 
 from .....runtime.base.record import record
+from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
-from ...recipe.operands import Arguments, TensorMap, ceil_div
+from ...recipe.operands import Arguments, Ints, Operand, Packed, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
@@ -101,9 +102,11 @@ def blocks(tile: CtaTile) -> int:
     return tile.bm // ROWS // (1 if tile.ping_pong else tile.groups)
 
 
-def _is_of_one_sample(tile: CtaTile, shared: int, m: int) -> bool:
+def _is_of_one_sample(tile: CtaTile, shared: int, m: int, count: int) -> bool:
     """Whether no warp group has rows with different operands by sample."""
-    return shared in (0, m) or shared % (blocks(tile) * ROWS) == 0
+    if shared % m == 0:
+        return True
+    return (count == 1 or m % shared == 0) and shared % (blocks(tile) * ROWS) == 0
 
 
 def _exchange(tile: CtaTile) -> float:
@@ -133,6 +136,8 @@ class PersistentProblem:
 
     Attributes:
         shape: m, n, k; n counts the columns of all products.
+        count: number of products of a stack.
+        of_a: how many of them have a left operand of their own, or 1.
         read, stored: row pitches of A and of the results.
         across: see `GemmArguments.across`.
         staged: see `is_staged`.
@@ -145,6 +150,8 @@ class PersistentProblem:
     """
 
     shape: tuple[int, int, int]
+    count: int
+    of_a: int
     read: int
     stored: int
     across: bool
@@ -168,8 +175,11 @@ def candidates(
     gemm: GemmArguments, epilogue: Epilogue, target: Target, products: int = 1
 ) -> tuple[TimedConfig, ...]:
     """Return the tiles that apply with their estimates, best first; see `multiply`."""
+    batch = gemm.batch
     problem = PersistentProblem(
         shape=gemm.shape,
+        count=batch.count,
+        of_a=batch.count if batch.a else 1,
         read=gemm.a.row,
         stored=gemm.ldc,
         across=gemm.across,
@@ -187,18 +197,22 @@ def candidates(
 @lru_cache(MAX_KEPT)
 def _ranked(p: PersistentProblem, target: Target) -> tuple[TimedConfig, ...]:
     m, n, k = p.shape
-    read, stored = (k, p.read), (n // p.products, p.stored)
-    if not target.has_wgmma or p.along > 1 or p.reads_rows or any(x % 8 for x in read):
+    # Elements behind the last term read as zeros, if not only rows of B have a pitch.
+    read, stored = (p.read,) if p.across else (k, p.read), (n // p.products, p.stored)
+    if not target.has_wgmma or p.along > 1 or any(x % 8 for x in read):
+        return ()
+    if p.reads_rows and p.count == 1:
         return ()
     # Rows of wide results may have any length, and pass while another group multiplies.
     if (not p.staged or p.across) and any(x % 8 for x in stored):
         return ()
-    traffic = 2 * (m * k + n * k + m * n * p.along) + p.itemsize * m * n // p.products
+    stacked = 2 * (n * k + m * n * p.along) + p.itemsize * m * n // p.products
+    traffic = 2 * p.of_a * m * k + p.count * stacked
 
     def time_of(config: Config) -> float:
         tile = config.tile
         work = BlockWork(
-            tile.count(m, n),
+            p.count * tile.count(m, n),
             ceil_div(k, tile.bk),
             tile.resident,
             target.processors,
@@ -208,7 +222,7 @@ def _ranked(p: PersistentProblem, target: Target) -> tuple[TimedConfig, ...]:
         return estimate(tile.cost, work) + last
 
     def with_epilogues(config: Config) -> float:
-        tile, waves = config.tile, ceil_div(config.tile.count(m, n), target.processors)
+        tile, waves = config.tile, ceil_div(p.count * config.tile.count(m, n), target.processors)
         hidden = p.is_cheap or p.products > 1  # costs of two products contain it
         more = 0.0 if hidden else _unhidden(tile, ceil_div(k, tile.bk), waves)
         return time_of(config) + more
@@ -217,7 +231,7 @@ def _ranked(p: PersistentProblem, target: Target) -> tuple[TimedConfig, ...]:
     table = TMA_PERSISTENT if p.products == 1 else TMA_PAIRS
     usable = [tile for tile in table if not tile.deep or tile.is_filled(k)]
     usable = [tile for tile in usable if tile.ping_pong or not p.staged]
-    usable = [tile for tile in usable if _is_of_one_sample(tile, p.shared, m)]
+    usable = [tile for tile in usable if _is_of_one_sample(tile, p.shared, m, p.count)]
     usable = [tile for tile in usable if resources(tile, staged=p.staged).fits(target)]
     usable = [tile for tile in usable if tile.bn <= 2 * tile.bm or n <= LOW_COLUMNS * tile.bn]
     tiles = usable if p.across else filled(usable, Problem(m, n, k))
@@ -243,6 +257,26 @@ def can_turn(tile: CtaTile, size: int) -> bool:
     return tile.bn % size == 0
 
 
+def _mapped(
+    base: Operand, dtype: DType, dims: Ints, row: int, box: Ints, count: int, *, own: bool = True
+) -> TensorMap:
+    """Return the map of a matrix, or of a stack of `count` that follow one another.
+
+    Args:
+        base: the matrices.
+        dtype: of their elements.
+        dims: columns and rows of one.
+        row: elements from one row to the next.
+        box: columns and rows of a box.
+        count: number of products.
+        own: whether each of several products has a matrix of its own.
+    """
+    if count == 1:
+        return TensorMap(base, dtype, dims, (row,), box)
+    stack = (*dims, count if own else 1)
+    return TensorMap(base, dtype, stack, (row, row * dims[1]), (*box, 1))
+
+
 def multiply(
     gemm: GemmArguments,
     epilogue: Epilogue,
@@ -254,7 +288,8 @@ def multiply(
     """Return the launch of a product, or of two that the epilogue combines.
 
     Args:
-        gemm: the product; B is [n][k], or [k][n] if `across`; n, k and row pitches are multiples of
+        gemm: the product, or a stack of them with as many B as results, and as many A or one; B is
+            [n][k], or [k][n] if `across`; n, row pitches and, unless `across`, k are multiples of
             8.
         epilogue: applied to every result; at most one operand with the result's layout.
         tile: what a block computes.
@@ -268,39 +303,42 @@ def multiply(
         # Sums begin with the bias while another group multiplies; it is not left to the epilogue.
         epilogue = epilogue.behind_bias
         gemm = replace(gemm, bias=epilogue.bias)
-    (m, n, k), dtype = gemm.shape, gemm.dtype
+    (m, n, k), dtype, batch = gemm.shape, gemm.dtype, gemm.batch
     of_c, of_two = n // products, ", 2 products" if products > 1 else ""
     tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
-    rows_of_b = ((k, n), (k,), (tile.bk, tile.bn))
+    rows_of_b = ((k, n), k, (tile.bk, tile.bn))
     if gemm.across:
-        rows_of_b = ((n, k), (n,), (STRIP, tile.bk))
-    results, height = ((of_c, m), (gemm.ldc,)), blocks(tile) * ROWS
+        rows_of_b = ((n, k), n, (STRIP, tile.bk))
+    results, height = ((of_c, m), gemm.ldc), blocks(tile) * ROWS
     size = epilogue.stored.itemsize
     staged = is_staged(gemm, epilogue)
     block = resources(tile, staged=staged)
     if size > dtype.itemsize:  # unused: threads store the results
-        results = ((ceil_div(of_c, 8) * 8, m), (ceil_div(gemm.ldc, 8) * 8,))
+        results = (ceil_div(of_c, 8) * 8, m), ceil_div(gemm.ldc, 8) * 8
     of_turned: Arguments = {**epilogue.args, "positions": None, "turns": STILL["turns"]}
     if turned is not None:
-        of_turned, results = turned.args, ((turned.columns, m), (turned.columns,))
-    kept = TensorMap(gemm.c, epilogue.stored, *results, (128 // size, height))
+        of_turned, results = turned.args, ((turned.columns, m), turned.columns)
+    kept = _mapped(gemm.c, epilogue.stored, *results, (128 // size, height), batch.count)
     along = kept
     if turned is not None and turned.others is not None:
         rest = n - turned.columns
         along = TensorMap(turned.others, epilogue.stored, (rest, m), (rest,), (STRIP, height))
     for operand in epilogue.along:
-        along = TensorMap(operand, dtype, (n, m), (operand.row,), (STRIP, height))
+        along = _mapped(operand, dtype, (n, m), operand.row, (STRIP, height), batch.count)
+    of_a = (k, m), gemm.a.row, (tile.bk, tile.bm), batch.count
+    whole = isinstance(gemm.a.data, Packed)
     return Launch(
         "gemm/tma_persistent.cu",
         "mma_linear",
-        grid=(min(tiles_m * tiles_n, target.processors), 1, 1),
+        grid=(min(batch.count * tiles_m * tiles_n, target.processors), 1, 1),
         block=block.threads,
         args={
-            "a": TensorMap(gemm.a.data, dtype, (k, m), (gemm.a.row,), (tile.bk, tile.bm)),
-            "b": TensorMap(gemm.b, dtype, *rows_of_b),
+            "a": _mapped(gemm.a.data, dtype, *of_a, own=batch.a > 0),
+            "b": _mapped(gemm.b, dtype, *rows_of_b, batch.count),
             **{"c": kept, "z": along, "y": gemm.c, "bias": gemm.bias, **of_turned},
             **{"m": m, "n": n, "ldc": gemm.ldc, "tiles_m": tiles_m, "tiles_n": tiles_n},
             **{"patch": patch_of(gemm, tile, target), "steps": ceil_div(k, tile.bk)},
+            "products": batch.count,
         },
         types=epilogue.types,
         constants=(
@@ -309,13 +347,14 @@ def multiply(
             ("PLACES", 1 if staged else tile.epilogues),
             ("PRODUCTS", products),
             *zip(("FEW", "MANY"), reversed(block.registers), strict=True),
-            *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant)),
+            *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant), ("CONSTANT_A", whole)),
+            *(("STACKED", batch.count > 1), ("SHARED_A", not batch.a)),
             *epilogue.flags(gemm.bias, mapped=True),
             *(UNTURNED if turned is None else turned.constants),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=block.shared,
-        early=gemm.constant,  # B is prefetched before the previous kernel has ended
+        early=gemm.constant or whole,  # what is constant is prefetched before the previous kernel has ended
         note=f"{tile}{of_two} {'RotaryEmbedding' if turned else epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
     )

@@ -1,6 +1,6 @@
 // c[m][n] = epilogue(sum over k of a[m][k] * b[n][k] + bias[n]) on Hopper, for matrices of many rows. Like MATRIX of
 // tma.cu, but TMA also loads the operands of the epilogue during the mainloop, and stores the results during the
-// next mainloop. With ACROSS, `b` is b[k][n].
+// next mainloop. With ACROSS, `b` is b[k][n]. With STACKED, there are `products` of them, of one `a` if SHARED_A.
 //
 // Persistent and warp-specialized: a CTA processes tile after tile. One warp loads tiles of `b`, one those of `a`, and
 // one manages the buffers of results in shared memory, each of 64 columns of a tile: it first loads an operand of
@@ -13,10 +13,10 @@
 //
 // Compile-time: GROUPS; BLOCKS, of 64 rows of a group; BN; STAGES; PING_PONG; PLACES, the buffers for results;
 // ACROSS; PRODUCTS, one, or two whose results the epilogue combines: every second eight columns of b belong to the
-// second; CONSTANT, whether `b` never changes; FEW and MANY, registers of a producer and of a consumer thread; T, of
+// second; CONSTANT and CONSTANT_A, whether `b` and `a` never change; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
-// result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only, or 6 for one
-// element per row; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
+// result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only, or 3 or 6 for
+// one element per row; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -32,6 +32,7 @@ constexpr int BYTES_A = BM * BK * 2, BYTES_B = BN * BK * 2;
 constexpr int WIDTH = BN / PRODUCTS;                    // of the results of a tile
 constexpr int STRIP = ROWS * 128, STRIPS = WIDTH / 64;  // of the results of a group
 constexpr int STRIP_B = BK * 128;                       // of b[k][n]
+constexpr bool ROWS0 = Z0 == 3 || Z0 == 6, ROWS1 = Z1 == 3 || Z1 == 6;  // operands with one element per row
 constexpr bool ALONG = Z0 == 1 || Z1 == 1, WIDER = sizeof(R) > sizeof(T);
 constexpr bool STAGED = WIDER && !ALONG;     // results pass through shared memory as rows
 constexpr int PIECES = STAGED ? 1 : STRIPS;  // of a tile, each of which takes a place
@@ -67,24 +68,38 @@ struct Barriers {
 };
 
 struct Corner {
-    int m, n;
+    int m, n, product;
 };
 
-// The schedule of a CTA: tiles, in patches of several rows of tiles; those of a patch column by column.
+// The schedule of a CTA: tiles, one product after the other, in patches of several rows of tiles; those of a patch column by
+// column.
 struct Work {
-    int tiles_m, tiles_n, patch, steps;
+    int tiles_m, tiles_n, patch, steps, products;
 
-    __device__ __forceinline__ int tiles() const { return tiles_m * tiles_n; }
+    __device__ __forceinline__ int tiles() const { return tiles_m * tiles_n * products; }
     __device__ __forceinline__ Corner corner(int number) const
     {
-        const int tile = in_order(number, tiles());
+        const int all = in_order(number, tiles()), product = STACKED ? all / (tiles_m * tiles_n) : 0;
+        const int tile = all - product * tiles_m * tiles_n;
         const int above = tile / (patch * tiles_n) * patch, within = tile - above * tiles_n;
         const int height = min(patch, tiles_m - above);
-        return {(above + within % height) * BM, within / height * BN};
+        return {(above + within % height) * BM, within / height * BN, product};
     }
 };
 
 // ── what single threads do ──────────────────────────────────────────────────────────────────────
+
+__device__ __forceinline__ void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y, int product)
+{
+    if constexpr (STACKED) tma_load_3d(to, map, barrier, x, y, product);
+    else tma_load_2d(to, map, barrier, x, y);
+}
+
+__device__ __forceinline__ void store_box(const TensorMap* map, u32 from, int x, int y, int product)
+{
+    if constexpr (STACKED) tma_store_3d(map, from, x, y, product);
+    else tma_store_2d(map, from, x, y);
+}
 
 template <bool OF_A>
 __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeline<STAGES>& ring,
@@ -92,7 +107,7 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
 {
     constexpr int BYTES = OF_A ? BYTES_A : BYTES_B;
     PipelineState<STAGES> pipe;
-    bool waited = !OF_A && CONSTANT;  // for the preceding kernel, which is done as late as possible
+    bool waited = OF_A ? CONSTANT_A : CONSTANT;  // for the preceding kernel, which is done as late as possible
     for (int tile = blockIdx.x; tile < work.tiles(); tile += gridDim.x) {
         const Corner corner = work.corner(tile);
         for (int step = 0; step < work.steps; ++step) {
@@ -102,9 +117,9 @@ __device__ __forceinline__ void fetch(const TensorMap* map, u32 to, const Pipeli
             if (!waited) grid_dependency_sync(), waited = true;
             if constexpr (ACROSS && !OF_A)
                 for (int i = 0; i < BN / 64; ++i)
-                    tma_load_2d(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK);
+                    load_box(here + i * STRIP_B, map, full, corner.n + i * 64, step * BK, corner.product);
             else
-                tma_load_2d(here, map, full, step * BK, OF_A ? corner.m : corner.n);
+                load_box(here, map, full, step * BK, OF_A ? corner.m : corner.n, OF_A && SHARED_A ? 0 : corner.product);
             pipe.next();
         }
     }
@@ -130,8 +145,8 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
             const u32 ready = barriers.ready + round.barrier(part);
             if constexpr (ALONG) {
                 mbarrier_expect_tx(ready, STRIP);
-                tma_load_2d(places + round.place() + part * STRIP, z, ready, corner.n + round.column(),
-                            corner.m + part * ROWS);
+                load_box(places + round.place() + part * STRIP, z, ready, corner.n + round.column(),
+                         corner.m + part * ROWS, corner.product);
             } else {
                 mbarrier_arrive(ready);
             }
@@ -149,7 +164,7 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
             if (ROTATES && column >= rotated)
                 tma_store_2d(z, from, column - rotated, row);
             else if constexpr (!WIDER)
-                tma_store_2d(c, from, column, row);
+                store_box(c, from, column, row, corner.product);
         }
         tma_store_wait();
     }
@@ -207,8 +222,8 @@ struct StripOperands {
 struct RowOperands {
     Pair first[BLOCKS][2], second[BLOCKS][2];
 
-    // Those of row `m0` and following, of which there are `m`.
-    __device__ __forceinline__ void read(const T* z0, const T* z1, int m0, int m, int ldc)
+    // Those of row `m0` and following of a product, whose rows end with `m`; `before` are in front of it.
+    __device__ __forceinline__ void read(const T* z0, const T* z1, int m0, int m, int before, int ldc)
     {
         const int row = m0 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -217,7 +232,9 @@ struct RowOperands {
             for (int half = 0; half < 2; ++half) {
                 const int line = row + i * 64 + half * 8;
                 if (line >= m) continue;
-                const long long at = (long long)line * ldc;
+                const long long at = (long long)(before + line) * ldc;
+                if constexpr (Z0 == 3) first[i][half].at[0] = first[i][half].at[1] = z0[line];
+                if constexpr (Z1 == 3) second[i][half].at[0] = second[i][half].at[1] = z1[line];
                 if constexpr (Z0 == 6) first[i][half].at[0] = first[i][half].at[1] = z0[place0(at)];
                 if constexpr (Z1 == 6) second[i][half].at[0] = second[i][half].at[1] = z1[place1(at)];
             }
@@ -241,8 +258,8 @@ __device__ __forceinline__ void epilogue_strip(const float (&sums)[BLOCKS][TN][4
             for (int half = 0; half < 2; ++half) {
                 Pair* const at = (Pair*)(mine + i * 8192 + half * 1024 + (j ^ row) * 16);
                 const Pair found = ALONG ? *at : Pair{};
-                const Pair &x = Z0 == 1 ? found : Z0 == 6 ? of_rows.first[i][half] : with.first[j];
-                const Pair &y = Z1 == 1 ? found : Z1 == 6 ? of_rows.second[i][half] : with.second[j];
+                const Pair &x = Z0 == 1 ? found : ROWS0 ? of_rows.first[i][half] : with.first[j];
+                const Pair &y = Z1 == 1 ? found : ROWS1 ? of_rows.second[i][half] : with.second[j];
                 Result result;
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
@@ -291,8 +308,8 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
                 for (int half = 0; half < 2; ++half) {
                     float& sum = sums[i][part * 4 + j / 2][half * 2 + j % 2];
                     const float own[PRODUCTS] = {BIAS && !BEGUN ? sum + shift[j] : sum};
-                    sum = result_of(own, 0, Z0 == 6 ? of_rows.first[i][half].at : first + j,
-                                    Z1 == 6 ? of_rows.second[i][half].at : second + j);
+                    sum = result_of(own, 0, ROWS0 ? of_rows.first[i][half].at : first + j,
+                                    ROWS1 ? of_rows.second[i][half].at : second + j);
                 }
     }
     const int row = lane / 4, quarter = lane % 4, count = min(BN, n - n0);
@@ -345,13 +362,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMap b,
            const __grid_constant__ TensorMap c, const __grid_constant__ TensorMap z, R* y, const T* bias,
            const T* z0, const T* z1, const long long* positions, Turns turns, int m, int n, int ldc, int tiles_m,
-           int tiles_n, int patch, int steps)
+           int tiles_n, int patch, int steps, int products)
 {
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 tiles_a = shared_address(shared), tiles_b = tiles_a + STAGES * BYTES_A;
     unsigned char* const results = shared + STAGES * (BYTES_A + BYTES_B);
     const Barriers barriers(shared_address(results) + PLACES * PLACE);
-    const Work work = {tiles_m, tiles_n, patch, steps};
+    const Work work = {tiles_m, tiles_n, patch, steps, products};
     if (threadIdx.x == 0) barriers.begin();
     __syncthreads();
     if (threadIdx.x >= CONSUMERS) {
@@ -376,7 +393,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             const auto find = [&] {
                 corner = work.corner(round.tile());
                 const int row = corner.m + part * ROWS;
-                const long long begin = row < m ? (long long)row * ldc : 0;
+                const long long begin = row < m ? (long long)(corner.product * m + row) * ldc : 0;
                 if constexpr (Z0 == 5) of_group0 = z0 + place0(begin);
                 if constexpr (Z1 == 5) of_group1 = z1 + place1(begin);
             };
@@ -384,7 +401,7 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             RowOperands of_rows = {};
             if constexpr (AHEAD || BEGUN || (ROTATES && READ_EARLY)) find();
             if constexpr (AHEAD) with.read(0, bias, of_group0, of_group1, corner.n, n);
-            if constexpr (AHEAD) of_rows.read(z0, z1, corner.m + part * ROWS, m, ldc);
+            if constexpr (AHEAD) of_rows.read(z0, z1, corner.m + part * ROWS, m, corner.product * m, ldc);
             const Angles angles = {z0, z1, positions, turns};
             GroupAngles early_angles = {};
             if (ROTATES && READ_EARLY && corner.n < turns.columns) early_angles.read(angles, corner.m + part * ROWS, m);
@@ -435,8 +452,9 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
             if constexpr (PING_PONG) pipe.skip((GROUPS - 1) * steps);
 
             if constexpr (!AHEAD && !BEGUN && !(ROTATES && READ_EARLY)) find();
-            const int m0 = corner.m + part * ROWS;
-            if constexpr (!AHEAD) of_rows.read(z0, z1, m0, m, ldc);
+            const int m0 = corner.m + part * ROWS, before = corner.product * m;
+            R* const to = y + (long long)before * ldc;
+            if constexpr (!AHEAD) of_rows.read(z0, z1, m0, m, before, ldc);
 #pragma unroll
             for (int piece = 0; piece < PIECES; ++piece, ++round.count) {
                 StripOperands next = {};
@@ -447,9 +465,9 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                 if constexpr (ROTATES)
                     rotated_strip(sums, piece, angles, early_angles, place, m0, m, corner.n);
                 else if constexpr (STAGED)
-                    epilogue_rows(sums, place, y, bias, of_group0, of_group1, of_rows, m0, m, corner.n, n, ldc);
+                    epilogue_rows(sums, place, to, bias, of_group0, of_group1, of_rows, m0, m, corner.n, n, ldc);
                 else
-                    epilogue_strip(sums, piece, with, of_rows, place, y, m0, m, corner.n, n, ldc);
+                    epilogue_strip(sums, piece, with, of_rows, place, to, m0, m, corner.n, n, ldc);
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));

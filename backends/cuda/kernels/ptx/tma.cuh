@@ -52,6 +52,12 @@ __device__ __forceinline__ void tma_store_2d(const TensorMap* map, u32 from, int
                  :: "l"(map), "r"(from), "r"(x), "r"(y) : "memory");
 }
 
+__device__ __forceinline__ void tma_store_3d(const TensorMap* map, u32 from, int x, int y, int z)
+{
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+                 :: "l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+}
+
 __device__ __forceinline__ void tma_store_4d(const TensorMap* map, u32 from, int x, int y, int z, int n)
 {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
