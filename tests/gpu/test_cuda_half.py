@@ -28,7 +28,7 @@ from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
-from ..kernels import test_gated, test_rotated_product
+from ..kernels import test_gated, test_rotated_product, test_stacked_products
 from ..kernels import test_half_sums as half_sums
 from ..kernels.dry import normal
 from ..kernels.few_rows_samples import Gated
@@ -240,6 +240,14 @@ def test_linear_tiles(tile: CtaTile, dtype: DType, monkeypatch: pytest.MonkeyPat
         check_linear(m, n, k, dtype, residual=True)
         check_linear(m, n, k, dtype, residual=False)
         check_linear(m, n, k, dtype, residual=True, run_time=True)
+
+
+@pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=str)
+def test_stacked_tiles(tile: CtaTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more products than multiprocessors."""
+    test_stacked_products.forced(tile, monkeypatch)
+    for sample, error in test_stacked_products.samples_of(tile, 75):
+        compare(sample, *open_backends("cuda", OPTIONS), error=error)
 
 
 def check_linear(

@@ -20,12 +20,12 @@ from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
 from tercet.backends.cuda.recipe.operands import TensorMap
 from tercet.backends.cuda.recipe.targets import H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul, Relu
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul, Relu, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.pool import MaxPool
@@ -35,8 +35,9 @@ from tercet.runtime.options import Options
 from ..plan.nets import Net
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, compiled_files, launches, normal, planned, single
+from .dry import Net as GivenNet
 from .emulator import needs_compiler
-from .samples import ERROR, Sample, compare, sample
+from .samples import ERROR, Sample, compare, sample, sample_of
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"gemm/tma_persistent.cu"}
@@ -222,6 +223,23 @@ def test_tiles_in_patches_of_weights_of_run_time(
     monkeypatch.setattr(tma_persistent, "patch_of", lambda *_: 2)
     m, n = 2 * tile.bm + 5, tile.bn + 72
     compare(layer(m, n, 136, "residual", bfloat16, run_time=True), hopper)
+    assert compiled_files(hopper) == {"gemm/tma_persistent.cu"}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_a_mask_lies_like_the_result(
+    dtype: DType, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant of booleans, which is brought as numbers."""
+    forced(BY_TITLE["64x64 of 2"], monkeypatch)
+
+    def masked(net: GivenNet) -> Value:
+        factors = net.input(70, 72, dtype=dtype), net.input(72, 80, dtype=dtype)
+        y = net.apply(MatMul(), *factors)
+        return net.apply(Where(), normal(70, 80) > 0, y, dtype.type(-1))
+
+    compare(sample_of(masked), hopper)
     assert compiled_files(hopper) == {"gemm/tma_persistent.cu"}
 
 

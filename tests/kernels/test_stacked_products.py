@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
@@ -13,11 +15,11 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.schedules import tma_persistent
 from tercet.backends.cuda.gemm.tables.f16 import TMA_PERSISTENT
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
-from tercet.backends.cuda.recipe.operands import TensorMap
+from tercet.backends.cuda.recipe.operands import Packed, TensorMap
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Value
-from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul
+from tercet.runtime.ops.elementwise import Add, Cast, Gelu, Mul, Where
 from tercet.runtime.ops.matmul import MatMul
 
 from .cubins import all_compile, assert_arguments
@@ -72,15 +74,79 @@ def forced(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tma_persistent, "choose", chosen)
 
 
+def samples_of(tile: CtaTile, count: int = 3) -> list[tuple[Sample, float]]:
+    """Return stacks of products with more rows and columns than a tile; and their errors."""
+    m, n = tile.bm + 4, tile.bn + 8
+    end = "cast" if tile.ping_pong else "wide"
+    cases: list[tuple[Callable[[Net], Value], DType]] = [
+        (tokens(count, m, n, 76, "gelu"), float16),
+        (tokens(count, m, n, 76, "residual", bfloat16), bfloat16),
+        (tokens(count, m, n, 76, end), float16),
+        (tokens(count, m, n, 72, "factors", own=True), float16),
+        (tokens(count, 9, 72, 72, "", own=True), float16),
+    ]
+    return [(sample_of(build), ERROR[dtype]) for build, dtype in cases]
+
+
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.parametrize("title", BY_TITLE)
 def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    tile = BY_TITLE[title]
-    forced(tile, monkeypatch)
-    m, n = tile.bm + 4, tile.bn + 8
-    compare(sample_of(tokens(3, m, n, 76, "gelu")), hopper)
-    compare(sample_of(tokens(2, m, n, 76, "residual", bfloat16)), hopper)
-    end = "cast" if tile.ping_pong else "wide"
-    compare(sample_of(tokens(3, m, n, 76, end)), hopper, error=ERROR[float16])
-    compare(sample_of(tokens(2, 9, 72, 72, "", own=True)), hopper)
+    forced(BY_TITLE[title], monkeypatch)
+    for sample, error in samples_of(BY_TITLE[title]):
+        compare(sample, hopper, error=error)
     assert compiled_files(hopper) == {FILE}
+
+
+@pytest.mark.slow
+def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = DryDevice()
+    for tile in TMA_PERSISTENT:
+        with monkeypatch.context() as patch:
+            forced(tile, patch)
+            for sample, _ in samples_of(tile):
+                planned(sample.graph, device)
+    all_compile(list(device.compiler.sources), H200, cache, COMPILES, every=True)
+
+
+# ── which stacks ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("count", "m", "n", "k", "end", "entry"),
+    [
+        (32, 384, 768, 196, "gelu", "mma_linear"),
+        (32, 196, 768, 384, "residual", "mma_linear"),
+        (1, 384, 768, 196, "gelu", "mma"),
+        (32, 384, 772, 196, "gelu", "mma"),  # rows are no whole words
+    ],
+)
+def test_layers_over_tokens(
+    count: int, m: int, n: int, k: int, end: str, entry: str, cache: Path
+) -> None:
+    (launch,) = launches(planned(sample_of(tokens(count, m, n, k, end)).graph))
+    assert launch.entry == entry
+    assert_arguments([launch], H200, cache)
+
+
+def test_the_weights_are_padded_and_all_else_is_read_as_it_lies() -> None:
+    (launch,) = launches(planned(sample_of(tokens(32, 384, 768, 196, "residual")).graph))
+    a, b, c, z = (arg for arg in launch.args.values() if isinstance(arg, TensorMap))
+    assert isinstance(a.base, Packed)
+    assert a.base.pack(np.ones((384, 196), float16)).shape == (384, 200)
+    assert (a.dims, a.strides) == ((196, 384, 1), (200, 200 * 384))
+    assert (b.dims, b.strides, b.box) == ((768, 196, 32), (768, 768 * 196), (64, 64, 1))
+    assert (c.dims, c.strides) == (z.dims, z.strides) == ((768, 384, 32), (768, 768 * 384))
+    assert launch.early  # weights are brought before the kernel in front has ended
+
+
+def test_what_all_products_read_is_no_operand_of_theirs() -> None:
+    """A mask, or a constant, of one matrix."""
+    flags = normal(384, 768) > 0
+    for op, constant in ((Where(), flags), (Add(), flags.astype(float16))):
+        net = Net()
+        factors = normal(384, 196).astype(float16), net.input(32, 196, 768, dtype=float16)
+        y = net.apply(MatMul(), *factors)
+        others = (constant, y, np.float16(-1)) if isinstance(op, Where) else (y, constant)
+        (launch,) = launches(planned(net.outputs(net.apply(op, *others))))
+        assert launch.entry == "mma"

@@ -59,7 +59,7 @@ def persistent(
 def computed(
     gemm: GemmArguments, epilogue: Epilogue, target: Target, other: float
 ) -> Launch | None:
-    """Return `persistent` for a right operand that is computed, [k][n] or [n][k], or a stack of them.
+    """Return `persistent` for a computed right operand, [k][n] or [n][k], or a stack of them.
 
     The products of a stack, whose right operands are [k][n], may have one left operand (layers over
     the tokens of Mixer). If it is constant, its rows are padded to whole words.
@@ -69,7 +69,8 @@ def computed(
         return persistent(gemm, epilogue, target, other) if k % 8 == 0 else None
     if not gemm.across or not batch.b or batch.heads > 1:
         return None
-    if any(t.size != batch.count * batch.c for t in epilogue.along):
+    along = tma_persistent.along_of(epilogue)
+    if any(not isinstance(t, Tensor) or t.size != batch.count * batch.c for t in along):
         return None  # all products read the same one
     if isinstance(a, Tensor) and a.data is not None and not batch.a:
         packed = packed_matrix(a, (1.0, True), "in eights", EIGHTS)

@@ -12,8 +12,9 @@ from math import sqrt
 from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import Epilogue
+from ...codegen.epilogue_operands import ALONG, PLACED
 from ...recipe.launch import Launch
-from ...recipe.operands import Arguments, Ints, Operand, Packed, TensorMap, ceil_div
+from ...recipe.operands import Arguments, Ints, Operand, Packed, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
@@ -78,9 +79,15 @@ def resources(tile: CtaTile, *, staged: bool = False) -> Resources:
     )
 
 
+def along_of(epilogue: Epilogue) -> tuple[Tensor | Packed, ...]:
+    """Return the operands that are brought like the result: tensors, and masks as numbers."""
+    kinds = zip(epilogue.operands, epilogue.kinds, strict=True)
+    return tuple(operand for operand, kind in kinds if kind in (ALONG, PLACED))
+
+
 def is_staged(gemm: GemmArguments, epilogue: Epilogue) -> bool:
     """Return whether results are wider than operands, and none of these has their layout."""
-    return epilogue.stored.itemsize > gemm.dtype.itemsize and not epilogue.along
+    return epilogue.stored.itemsize > gemm.dtype.itemsize and not along_of(epilogue)
 
 
 def pays(pixels: int, other: float, *, concurrent: bool) -> bool:
@@ -185,7 +192,7 @@ def candidates(
         across=gemm.across,
         staged=is_staged(gemm, epilogue),
         itemsize=epilogue.stored.itemsize,
-        along=len(epilogue.along),
+        along=len(along_of(epilogue)),
         reads_rows=epilogue.reads_rows,
         shared=epilogue.shared,
         is_cheap=epilogue.is_cheap,
@@ -323,8 +330,9 @@ def multiply(
     if turned is not None and turned.others is not None:
         rest = n - turned.columns
         along = TensorMap(turned.others, epilogue.stored, (rest, m), (rest,), (STRIP, height))
-    for operand in epilogue.along:
-        along = _mapped(operand, dtype, (n, m), operand.row, (STRIP, height), batch.count)
+    for operand in along_of(epilogue):
+        row = operand.row if isinstance(operand, Tensor) else n
+        along = _mapped(operand, dtype, (n, m), row, (STRIP, height), batch.count)
     of_a = (k, m), gemm.a.row, (tile.bk, tile.bm), batch.count
     whole = isinstance(gemm.a.data, Packed)
     return Launch(
@@ -354,7 +362,8 @@ def multiply(
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),
         shared=block.shared,
-        early=gemm.constant or whole,  # what is constant is prefetched before the previous kernel has ended
+        # What is constant is prefetched before the previous kernel has ended.
+        early=gemm.constant or whole,
         note=f"{tile}{of_two} {'RotaryEmbedding' if turned else epilogue.title}".strip(),
         pitched=gemm.pitched(epilogue.pitched),
     )
