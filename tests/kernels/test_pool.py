@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -28,7 +29,7 @@ from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
 from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
-from .cubins import all_compile, assert_arguments
+from .cubins import OptimizedPtxCompiler, all_compile, assert_arguments
 from .dry import entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
@@ -235,6 +236,36 @@ def test_windows_that_overlap_are_read_by_rows(
     if isinstance(OVERLAPPING[kind], AveragePool):
         error = 1e-3 if dtype == float16 else 1e-6
     np.testing.assert_allclose(got.astype(float64), want.astype(float64), rtol=error, atol=error)
+
+
+@needs_compiler
+@pytest.mark.parametrize("much", [pool.MUCH, 0], ids=["by pixels", "by rows"])
+@pytest.mark.parametrize("dtype", [float16, bfloat16], ids=str)
+def test_the_mean_of_equal_elements_is_one_of_them(
+    dtype: DType, much: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows at the edges count four or six, others nine; their shares are rounded."""
+    monkeypatch.setattr(pool, "MUCH", much)
+    x = np.broadcast_to(normal(SHAPE[0], SHAPE[1], 1, 1), SHAPE).astype(dtype)
+    with Model(graph_of(MEAN, last=True, dtype=dtype), [emulated], DEPTHWISE, evaluate) as model:
+        kernels = [row.kernel for row in model.prepare().rows]
+        assert any(k.startswith("pool_columns" if much == 0 else "pool_words") for k in kernels)
+        np.testing.assert_array_equal(model.run({"x": x})["y"], x)
+
+
+@pytest.mark.parametrize(
+    ("much", "dtype", "divisions"),
+    [(pool.MUCH, float16, 1), (0, float16, 4), (0, bfloat16, 4), (0, float32, 4 * 4)],
+)
+def test_means_of_16_bits_are_divided_once(
+    much: int, dtype: DType, divisions: int, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread has a pixel, or four of them; of float32, each element is divided."""
+    monkeypatch.setattr(pool, "MUCH", much)
+    graph = graph_of(MEAN, last=True, dtype=dtype)
+    *_, launch = launches(planned(graph, conv="depthwise"))
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    assert len(re.findall(r"(?:div|rcp)\.rn\.f32", ptx)) == divisions
 
 
 #: One window over all of an image, and whether many threads share it.

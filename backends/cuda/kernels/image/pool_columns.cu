@@ -4,6 +4,9 @@
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; VECTOR, the elements of a word;
 // KH KW; STEP_H STEP_W, between windows; DOWN; KIND as in greater.cuh; PLAIN, whether results are stored as they are;
 // and what gemm/epilogue.cuh needs.
+//
+// Means of 16 bits are sums times the share of an element: there are as many divisions as pixels, not elements. The error
+// of that is far below one of rounding.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -109,11 +112,12 @@ pool_columns(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
             *(Elements*)(y + to) = *(const Elements*)&found[down];
         } else {
             const int elements = KIND_OF == MAX ? 1 : across * counted(top + down * STEP_H, KH, p.height, p.pad_bottom);
+            const float share = 1.0f / elements;
             float results[VECTOR];
 #pragma unroll
             for (int q = 0; q < VECTOR; ++q) {
                 const float all = float(found[down].at[q]);
-                results[q] = KIND_OF == MAX ? all : all / elements;
+                results[q] = KIND_OF == MAX ? all : sizeof(T) == 2 ? all * share : all / elements;
             }
             epilogue_all(y, results, operands_at<VECTOR>(to, n, channel, VECTOR, nullptr, z0, z1), to, VECTOR);
         }
