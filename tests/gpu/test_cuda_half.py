@@ -244,9 +244,9 @@ def test_linear_tiles(tile: CtaTile, dtype: DType, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("tile", TMA_PERSISTENT, ids=str)
 def test_stacked_tiles(tile: CtaTile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more products than multiprocessors."""
+    """More tiles than multiprocessors."""
     test_stacked_products.forced(tile, monkeypatch)
-    for sample, error in test_stacked_products.samples_of(tile, 75):
+    for sample, error in test_stacked_products.samples_of(tile, 40):
         compare(sample, *open_backends("cuda", OPTIONS), error=error)
 
 

@@ -25,7 +25,7 @@ from tercet.runtime.ops.matmul import MatMul
 from .cubins import all_compile, assert_arguments
 from .dry import DryDevice, Net, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, Sample, compare, sample_of
+from .samples import ERROR, Sample, compare, sample_of, scalar
 
 #: Kernels that this module compiles, in more variants than samples.py has.
 COMPILES = {"gemm/tma_persistent.cu"}
@@ -42,7 +42,8 @@ def tokens(
         count: number of images.
         m, n, k: tokens of the result, channels, and tokens of the images.
         end: what follows: nothing, ``gelu`` behind a bias by tokens, ``residual`` or ``cast`` to
-            float32 behind that, ``wide``, both, or ``factors`` by channels and a residual.
+            float32 behind that, ``wide``, both, ``factors`` by channels and a residual, or
+            ``given`` factors by channels of each image, and by its tokens.
         dtype: of all numbers.
         own: whether each image has weights of its own, which are given.
     """
@@ -51,12 +52,15 @@ def tokens(
         w = normal(*((count,) if own else ()), m, k, scale=k**-0.5).astype(dtype)
         weights = net.input(*w.shape, dtype=dtype) if own else w
         value = net.apply(MatMul(), weights, net.input(count, k, n, dtype=dtype))
-        if end not in ("", "factors"):
+        if end not in ("", "factors", "given"):
             value = net.apply(Add(), value, normal(m, 1).astype(dtype))
         if end == "gelu":
             value = net.apply(Gelu(), value)
         if end == "factors":
             value = net.apply(Mul(), value, normal(n).astype(dtype))
+        if end == "given":
+            for dims in ((count, 1, n), (count, m, 1)):
+                value = net.apply(Mul(), value, net.input(*dims, dtype=dtype))
         if end in ("residual", "wide", "factors"):
             value = net.apply(Add(), net.input(count, m, n, dtype=dtype), value)
         return net.apply(Cast(to=float32), value) if end in ("wide", "cast") else value
@@ -83,6 +87,7 @@ def samples_of(tile: CtaTile, count: int = 3) -> list[tuple[Sample, float]]:
         (tokens(count, m, n, 76, "residual", bfloat16), bfloat16),
         (tokens(count, m, n, 76, end), float16),
         (tokens(count, m, n, 72, "factors", own=True), float16),
+        (tokens(count, m, n, 72, "given"), float16),
         (tokens(count, 9, 72, 72, "", own=True), float16),
     ]
     return [(sample_of(build), ERROR[dtype]) for build, dtype in cases]
@@ -147,6 +152,6 @@ def test_what_all_products_read_is_no_operand_of_theirs() -> None:
         net = Net()
         factors = normal(384, 196).astype(float16), net.input(32, 196, 768, dtype=float16)
         y = net.apply(MatMul(), *factors)
-        others = (constant, y, np.float16(-1)) if isinstance(op, Where) else (y, constant)
+        others = (constant, y, scalar(-1, float16)) if isinstance(op, Where) else (y, constant)
         (launch,) = launches(planned(net.outputs(net.apply(op, *others))))
         assert launch.entry == "mma"
