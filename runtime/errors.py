@@ -105,10 +105,28 @@ class ModelFileError(ModelError):
     exit_code = 2
 
 
+class InputSizeError(InputError, ModelError):
+    """Sizes of inputs that the model leaves open, and with which one of its nodes cannot run."""
+
+    exit_code = 2
+
+
 class ShapeError(TercetError):
     """Types that an operator does not accept; `infer` adds the node."""
 
     exit_code = 4
+
+
+class ShapeRuleError(ShapeError):
+    """The shape rule of a custom operator that raised, or gave what is no type."""
+
+    exit_code = 2
+
+
+class OperatorRuleError(ModelError):
+    """The same with the node: the user's operator is wrong, whatever the model."""
+
+    exit_code = 2
 
 
 class LimitError(TercetError):
@@ -207,6 +225,17 @@ class KernelError(TercetError):
     def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
         self.file, self.line = file, line
         super().__init__(message)
+
+
+class CustomKernelError(KernelError):
+    """A custom operator's kernel that does not compile, or a launch that does not fit it."""
+
+    exit_code = 2
+
+    @classmethod
+    def of(cls, error: KernelError) -> CustomKernelError:
+        """Return the same error, as one of the user's source."""
+        return cls(*error.args, file=error.file, line=error.line)
 
 
 class UncompiledError(KernelError):

@@ -152,8 +152,9 @@ def test_a_shape_rule_that_fails() -> None:
 
     wanted = r"gives list; expected a type, .*x\.with_shape"
     for given, said in ((rule, "raised KeyError"), (nonsense, wanted)):
-        with pytest.raises(tercet.ModelError, match=rf"node 's'.*shape rule {said}"):
+        with pytest.raises(tercet.ModelError, match=rf"node 's'.*shape rule {said}") as caught:
             tercet.load(MODEL, operators={KEY: CustomOperator(swish, given)})
+        assert caught.value.exit_code == 2
 
 
 OPEN = """<ir_version: 10, opset_import: ["" : 21, "test" : 1]>

@@ -12,7 +12,7 @@ import numpy as np
 from ...runtime.base import arguments
 from ...runtime.base.arguments import Rule
 from ...runtime.base.record import record
-from ...runtime.errors import KernelError, OperatorError, TercetError, UsageError
+from ...runtime.errors import CustomKernelError, KernelError, TercetError, UsageError
 from ...runtime.ir.custom import Custom
 from ...runtime.ir.dtypes import DType
 from .algorithms.registry import Answer, Kernel, RecipeContext, register
@@ -69,24 +69,27 @@ class CudaKernel:
             name: name of the source in messages.
 
         Raises:
-            KernelError: the source has no such function, the arguments do not match, or a field is
-                not what it may be.
+            CustomKernelError: the source has no such function, the arguments do not match, or a
+                field is not what it may be.
             TooLarge: the grid exceeds CUDA's limits.
         """
         try:
             given = {each: rule(each, getattr(self, each)) for each, rule in _RULES.items()}
         except UsageError as error:
-            raise KernelError(f"{name}: {self.entry}: {error}") from error
-        return Launch(
-            UserSource(name, self.source),
-            self.entry,
-            given["grid"],
-            given["block"],
-            self.args,
-            tuple(given["types"].items()),
-            tuple(given["constants"].items()),
-            shared=given["shared"],
-        )
+            raise CustomKernelError(f"{name}: {self.entry}: {error}") from error
+        try:
+            return Launch(
+                UserSource(name, self.source),
+                self.entry,
+                given["grid"],
+                given["block"],
+                self.args,
+                tuple(given["types"].items()),
+                tuple(given["constants"].items()),
+                shared=given["shared"],
+            )
+        except KernelError as error:
+            raise CustomKernelError.of(error) from error
 
 
 def _grid(name: str, value: Any) -> tuple[int, int, int]:
@@ -135,14 +138,16 @@ def _recipe(context: RecipeContext) -> Answer:
         raise
     except Exception as error:  # a user's function may raise anything
         problem = f"{type(error).__name__}: {error}"
-        raise OperatorError(f"{title}: the operator's cuda function raised {problem}") from error
+        raise CustomKernelError(
+            f"{title}: the operator's cuda function raised {problem}"
+        ) from error
     if isinstance(found, str):
         return found
     launches: Sequence[Any] = found if isinstance(found, list | tuple) else (found,)
     for each in launches:
         if not isinstance(each, CudaKernel):
             problem = f"gave {type(each).__name__}; expected a tercet.CudaKernel, or a reason"
-            raise OperatorError(f"{title}: the operator's cuda function {problem}")
+            raise CustomKernelError(f"{title}: the operator's cuda function {problem}")
     return tuple(each.launch(f"{op.domain}.{type(op).__name__}.cu") for each in launches)
 
 

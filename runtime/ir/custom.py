@@ -13,7 +13,7 @@ import numpy as np
 from ..base.arguments import refused
 from ..base.record import record
 from ..base.scoped import Scoped
-from ..errors import OperatorError, ShapeError, TercetError, UsageError
+from ..errors import OperatorError, ShapeRuleError, TercetError, UsageError
 from .dtypes import TO_ONNX
 from .graph import Node, Value
 from .op import FIELDS_ONLY, Inferred, Op, attributes, op_base, with_arrays, with_tensors
@@ -181,10 +181,10 @@ def declare(domain: str, name: str, given: CustomOperator | Callable[..., Any]) 
 
 
 def _given_type(found: Any) -> ValueType | None:
-    """Return a result of a shape rule; raises ShapeError if it is no type that ONNX has."""
+    """Return a result of a shape rule; raises ShapeRuleError if it is no type that ONNX has."""
     rule = "the operator's shape rule gives"
     if not isinstance(found, ValueType | None):
-        raise ShapeError(
+        raise ShapeRuleError(
             f"{rule} {type(found).__name__}; expected a type, as its parameters are, such as "
             "x.with_shape((2, 3))"
         )
@@ -196,11 +196,11 @@ def _given_type(found: Any) -> ValueType | None:
     except TypeError:
         dtype = None
     if given is None or dtype is None or dtype not in TO_ONNX:
-        raise ShapeError(f"{rule} the dtype {given!r}, which ONNX does not have")
+        raise ShapeRuleError(f"{rule} the dtype {given!r}, which ONNX does not have")
     try:
         shape = None if found.shape is None else tuple(map(_given_dim, found.shape))
     except (TypeError, ValueError):
-        raise ShapeError(
+        raise ShapeRuleError(
             f"{rule} the shape {found.shape!r}; expected a tuple of sizes, which are integers from "
             "0, names, or None if unknown"
         ) from None
@@ -229,7 +229,7 @@ def _rule(definition: CustomOperator, inputs: list[Parameter]) -> Callable[..., 
             return None
         except Exception as error:
             said = f"{type(error).__name__}: {error}"
-            raise ShapeError(f"the operator's shape rule raised {said}") from error
+            raise ShapeRuleError(f"the operator's shape rule raised {said}") from error
         if isinstance(found, tuple):
             return tuple(map(_given_type, cast("tuple[Any, ...]", found)))
         return _given_type(found)

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from types import NoneType
 
 from ..base.guard import check_time
-from ..errors import FAILURES, ModelError, ShapeError, out_of_memory
+from ..errors import (
+    FAILURES,
+    ModelError,
+    OperatorRuleError,
+    ShapeError,
+    ShapeRuleError,
+    out_of_memory,
+)
 from .constraints import Element, check_inputs, check_outputs
 from .dtypes import FLOATS
 from .fresh_names import named
@@ -23,6 +30,7 @@ def infer(graph: Graph, *, file: str | None = None) -> None:
 
     Raises:
         ModelError: an operator does not accept its input types; names file, node and types.
+        OperatorRuleError: the shape rule of a custom operator fails.
     """
     for node in graph.nodes:
         check_time()
@@ -41,7 +49,8 @@ def infer_node(node: Node, *, file: str | None = None) -> None:
         check_outputs(node.op, results, bound)
     except ShapeError as error:
         reason = f"{error}; inputs: {_inputs_text(node)}"
-        raise ModelError(reason, file=file, where=_where(node)) from error
+        kind = OperatorRuleError if isinstance(error, ShapeRuleError) else ModelError
+        raise kind(reason, file=file, where=_where(node)) from error
     except MemoryError as error:
         raise out_of_memory(_where(node), error) from error
     except FAILURES as error:

@@ -156,7 +156,7 @@ def test_a_mistake_names_its_line() -> None:
     (source,) = device.compiler.sources
     with pytest.raises(tercet.KernelError, match=r"^my\.domain\.F\.cu:2: error: .*expg") as caught:
         Compiler(H200).code(source)
-    assert caught.value.line == 2
+    assert (caught.value.line, caught.value.exit_code) == (2, 2)
 
 
 def test_a_brace_that_is_not_closed_is_named() -> None:
@@ -217,9 +217,10 @@ def raising(x: Any, y: Any) -> Any:
 def test_what_does_not_fit_is_said_when_it_is_planned(launch: Any, said: str) -> None:
     with (
         opened(F, with_kernel(launch), NumpyBackend()) as model,
-        pytest.raises(tercet.TercetError, match=said),
+        pytest.raises(tercet.KernelError, match=said) as caught,
     ):
         planned_model(model, DryDevice())
+    assert caught.value.exit_code == 2
 
 
 @needs_compiler

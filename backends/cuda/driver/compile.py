@@ -19,8 +19,8 @@ from cuda.bindings import nvrtc
 from ....runtime.base import forks
 from ....runtime.base.cache import Cache
 from ....runtime.base.parallel import usable_cpus
-from ....runtime.errors import KernelError, UncompiledError
-from ..recipe.source import KernelSource
+from ....runtime.errors import CustomKernelError, KernelError, UncompiledError
+from ..recipe.source import KernelSource, UserSource
 from ..recipe.targets import Target
 
 #: Maximum kernels that are compiled at a time.
@@ -161,7 +161,8 @@ class Compiler:
         """Compile synchronously, or read the code from the cache.
 
         Raises:
-            KernelError: the source is wrong; names file and line.
+            KernelError: the source is wrong; names file and line. CustomKernelError if it is a
+                user's.
             UncompiledError: the cache lacks it, and it must not be compiled.
         """
         text = source.text()
@@ -171,7 +172,12 @@ class Compiler:
         if code is None:
             if os.environ.get(COMPILE) == "never":
                 raise self._uncompiled([source.file])
-            code = self._build(source.file, text)
+            try:
+                code = self._build(source.file, text)
+            except KernelError as error:
+                if isinstance(source.file, UserSource):
+                    raise CustomKernelError.of(error) from error
+                raise
             if kept:
                 kept.write(entry, code)
         else:
