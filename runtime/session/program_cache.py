@@ -14,9 +14,11 @@ from ..control.resources import Keys, Resources, Types, is_deciding
 from ..errors import (
     DeviceOutOfMemory,
     InputError,
+    InputSizeError,
     LimitError,
     ModelError,
     ModelWarning,
+    OperatorRuleError,
     UnsupportedError,
 )
 from ..ir.graph import Graph, Value
@@ -237,6 +239,7 @@ class ProgramCache:
             bound = specialise(general, types)
         except ModelError as error:
             if not unclear:
+                self._blame_open_sizes(error, types)
                 raise
             found = ", and ".join(f"'{symbol}' is {text}" for symbol, text in unclear.items())
             raise InputError(f"{found}; the model cannot work on such inputs: {error}") from error
@@ -266,6 +269,19 @@ class ProgramCache:
         if kept is not None:
             kept.end()
         return self._ended(program)
+
+    def _blame_open_sizes(self, error: ModelError, types: Mapping[str, ValueType | None]) -> None:
+        """Raise an error of planning as one of inputs, if the model leaves their sizes open."""
+        given = [
+            f"'{value.name}' is {type_}"
+            for value in self._imported.inputs
+            if isinstance(type_ := types.get(value.name), TensorType)
+            and isinstance(value.type, TensorType)
+            and not value.type.is_static
+        ]
+        if given and not isinstance(error, OperatorRuleError):
+            said = f"{error.reason}; the model leaves sizes open: {', '.join(given)}"
+            raise InputSizeError(said, file=error.file, where=error.where) from error
 
     def _ended(self, program: Program) -> Program:
         """Return a program that has been made, or read."""
