@@ -83,6 +83,11 @@ def names() -> tuple[str, ...]:
     return (*_OWN, *(name for name in _foreign() if name not in _OWN))
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is that of a backend of this package."""
+    return name in _OWN
+
+
 def _is_backend(name: str) -> bool:
     """Whether there is a backend of this name; other packages are looked through last."""
     return name in _OWN or name in _foreign()

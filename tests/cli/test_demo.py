@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tercet import BackendUnavailable, DeviceError
+from tercet import BackendUnavailable, DeviceError, UnsupportedError
 from tercet.tools.demo import demo
 
 from .conftest import Tercet
@@ -146,6 +146,21 @@ def test_absent_backends_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cuda, cudnn" in screen.text
     assert "not available here: no CUDA driver was found" in screen.text
     assert "  pip install something" in screen.text
+
+
+@pytest.mark.parametrize(("name", "code"), [("other", 0), ("cuda", 1)])
+def test_a_backend_of_another_package_may_decline(
+    monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    error = UnsupportedError("no backend runs Conv")
+    monkeypatch.setattr(demo, "ask", without_gpu(error))
+    monkeypatch.setattr(demo, "all_backends", lambda: ("numpy", name))
+    screen = Screen()
+    assert demo.run_demo(screen.console) == code
+    said = "declines the network" if name == "other" else "failed"
+    assert f"{name}: {said}: no backend runs Conv" in screen.text
+    with pytest.raises(UnsupportedError, match="runs Conv"):
+        demo.run_demo(Screen().console, ["numpy", name])
 
 
 def test_asking_for_an_absent_backend_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

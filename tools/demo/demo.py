@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ...api import load
+from ...backends import is_own
 from ...backends import names as all_backends
-from ...runtime.errors import BackendUnavailable, TercetError, UsageError
+from ...runtime.errors import BackendUnavailable, TercetError, UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph
 from ...runtime.session.model import Model
 from ...version import PACKAGE
@@ -122,7 +123,8 @@ def run_demo(console: Console, backends: Sequence[str] | None = None, folder: Pa
         with PyTorch, else 1.
 
     Raises:
-        BackendUnavailable: a backend requested by name is unavailable.
+        BackendUnavailable, UnsupportedError: a backend requested by name is unavailable, or
+            declines the network.
     """
     with load(folder / "digits.onnx", backend=REFERENCE) as model:
         sample = Sample.read(folder / "digits.npz")
@@ -149,7 +151,7 @@ def investigate(
         with console.status(f"{name} is reading the digits ..."):
             try:
                 answers.append(ask(file, name, sample.image))
-            except BackendUnavailable as error:
+            except (BackendUnavailable, UnsupportedError) as error:
                 if backends:
                     raise
                 errors[name] = error
@@ -209,7 +211,7 @@ def judge(findings: Findings) -> list[str]:
     complaints = [
         f"{name} failed"
         for name, error in findings.errors.items()
-        if not isinstance(error, BackendUnavailable)
+        if not isinstance(error, BackendUnavailable) and not declines(name, error)
     ]
     for answer in findings.answers:
         right = count_right(sample, answer.probabilities)
@@ -225,6 +227,11 @@ def judge(findings: Findings) -> list[str]:
     if left := count(fold.after, "BatchNormalization"):
         complaints.append(f"{left} batch-norms are left after folding")
     return complaints
+
+
+def declines(name: str, error: TercetError) -> bool:
+    """Whether a backend of another package does not run all operators; ours do."""
+    return isinstance(error, UnsupportedError) and not is_own(name)
 
 
 # ── showing ──────────────────────────────────────────────────────────────────────────────────
@@ -313,16 +320,18 @@ def show_absent(console: Console, errors: dict[str, TercetError]) -> None:
     """Print which backends did not run, grouped by reason."""
     absent: dict[str, list[str]] = {}
     for name, error in errors.items():
-        absent.setdefault(reason(error), []).append(name)
+        absent.setdefault(reason(name, error), []).append(name)
     for why, names in absent.items():
         console.print(Text.assemble((", ".join(names), "bold yellow"), f": {why}"))
         console.print()
 
 
-def reason(error: TercetError) -> str:
+def reason(name: str, error: TercetError) -> str:
     """Return why a backend did not run, and the command that fixes it."""
     if isinstance(error, BackendUnavailable):
         return f"not available here: {error.missing}\n  {error.remedy}"
+    if declines(name, error):
+        return f"declines the network: {error}"
     return f"failed: {error}"
 
 
