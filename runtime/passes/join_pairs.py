@@ -61,7 +61,7 @@ def _dtypes(node: Node) -> list[DType | None]:
 
 
 def _rewrite(graph: Graph, concat: Node, nodes: Sequence[Node]) -> Node:
-    add = Builder(graph, concat, nodes[0].name, tuple(nodes))
+    add = Builder(graph, concat, nodes[0].name, (*nodes, concat))
     operands = [
         _joined(add, concat, [node.operands[place] for node in nodes])
         for place in range(len(nodes[0].operands))
