@@ -105,13 +105,16 @@ class Pow(Op):
         return compute(TensorType(x.dtype, broadcast(x.shape, y.shape)), self._power, x, y)
 
     def _power(self, x: Array, y: Array) -> Array | None:
+        exponents = y.astype(x.dtype)
+        if (exponents != y).any():  # it is computed in a wider dtype
+            return None
         if x.dtype.kind in "iu":
             if y.dtype.kind not in "iu" or (y < 0).any():
                 return None
-            return np.power(x, y.astype(x.dtype))
+            return np.power(x, exponents)
         if x.dtype.itemsize < float32.itemsize:  # it is computed in float32
             return None
-        return np.where(y == 0.5, np.sqrt(x), np.power(x, y.astype(x.dtype)))
+        return np.where(y == 0.5, np.sqrt(x), np.power(x, exponents))
 
 
 @op

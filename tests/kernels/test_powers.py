@@ -38,6 +38,14 @@ def test_powers(dtype: DType, emulated: CudaBackend) -> None:
     assert (np.signbit(found) == np.signbit(wanted))[wanted == 0].all()
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float64])
+def test_exponents_that_float_does_not_have(dtype: type, emulated: CudaBackend) -> None:
+    x, y = np.array([-1, -1, 2], np.float32), np.array([2**24 + 1, 2**24, 3], dtype)
+    (found,) = results_of(sample("Pow", [x, y]), [emulated])
+    np.testing.assert_array_equal(found, np.array([-1, 1, 8], np.float32))
+
+
 @pytest.mark.parametrize(
     ("exponent", "short"), [(2.0, True), (0.5, True), (9.0, True), (1.5, False)]
 )

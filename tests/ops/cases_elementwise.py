@@ -292,6 +292,12 @@ def power_cases() -> Iterator[Case]:
     exact = np.array([3**39, -(7**21), 0, 1])  # beside fractions
     some = (np.array([3, -7, 2, 1]), np.array([39, 21, -1, -2]))
     yield Case("Pow", some, want=lambda x, y: exact)
+    for dtype in (np.int32, np.int64, np.float64):  # float32 has no odd numbers beyond 2^24
+        odd = np.array([2**24 + 1, 2**24, 3], dtype)
+        yield Case("Pow", (-np.ones(3, np.float32), odd), want=in_float64(np.power))
+        yield Case("Pow", (-np.ones(3, np.float32), odd[:1]), want=in_float64(np.power))
+    some = (np.array([-1, 0, 2, -3], np.int32), np.array([2**31 + 1, 2**32, 2**40, 3]))
+    yield Case("Pow", some, want=lambda x, y: np.array([-1, 0, 0, -27]))  # int32 has -2**31, 0, 0
     for exponents in (np.array([-1, -2, -3, 0], np.int32), np.array(0.5, np.float32)):
         yield Case("Pow", (np.abs(whole), exponents), want=truncated_power)
 

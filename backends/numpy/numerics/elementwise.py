@@ -22,6 +22,7 @@ from ....runtime.ir.dtypes import (
     int16,
     int32,
     int64,
+    uint64,
 )
 from ....runtime.ir.op import Op
 from ....runtime.ir.types import Array
@@ -50,19 +51,18 @@ def divide(a: Array, b: Array, *, out: Array) -> None:
 
 
 def power(x: Array, y: Array, *, out: Array) -> None:
-    """Return x to the power of y in the dtype of x, computed in float32 or wider."""
+    """Return x to the power of y in the dtype of x, computed in float32 or wider.
+
+    Exponents that float32 does not have make the computation one of float64.
+    """
     if x.dtype.kind in "iu":
-        if y.dtype.kind not in "iu":
-            store(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
-            return
-        below = y < 0
-        found = np.power(x, np.where(below, 0, y).astype(x.dtype))
-        if below.any():
-            fractions = np.trunc(np.power(x.astype(float64), y.astype(float64)))
-            np.copyto(found, fractions, "unsafe", where=np.broadcast_to(below, found.shape))
-        store(out, found)
+        _power_of_integers(x, y, out=out)
         return
     base = widened(x)
+    exponents = y.astype(base.dtype)
+    if not np.can_cast(y.dtype, base.dtype) and not np.array_equal(exponents, y):
+        store(out, np.power(base.astype(float64), y.astype(float64)))
+        return
     if y.size == 1:
         exponent = float(y.reshape(-1)[0])
         if exponent in _POWERS:
@@ -73,7 +73,25 @@ def power(x: Array, y: Array, *, out: Array) -> None:
             np.power(size, exponent, out=size)
             store(out, np.copysign(size, base) if exponent % 2 else size)
             return
-    store(out, np.power(base, y.astype(float64 if base.dtype == float64 else float32)))
+    store(out, np.power(base, exponents))
+
+
+def _power_of_integers(x: Array, y: Array, *, out: Array) -> None:
+    """Compute a power modulo that of two of the dtype of x, or cut off that of a float."""
+    if y.dtype.kind not in "iu":
+        store(out, np.trunc(np.power(x.astype(float64), y.astype(float64))))
+        return
+    below = y < 0
+    whole = np.where(below, 0, y)
+    if np.can_cast(y.dtype, x.dtype):
+        found = np.power(x, whole.astype(x.dtype))
+    else:  # two's complement: products of negative numbers are those of their bits
+        bits = x.astype(int64).astype(uint64)
+        found = np.power(bits, whole.astype(uint64)).astype(x.dtype)
+    if below.any():
+        fractions = np.trunc(np.power(x.astype(float64), y.astype(float64)))
+        np.copyto(found, fractions, "unsafe", where=np.broadcast_to(below, found.shape))
+    store(out, found)
 
 
 def _cube(x: Array, *, out: Array) -> None:

@@ -81,10 +81,12 @@ template <typename T> __device__ __forceinline__ T float_power(T x, T y)
     return pow(x, y);
 }
 
-// x to the power of y, in the type of x; exact for integers.
+// x to the power of y, in the type of x; exact for integers. Exponents that float does not have need double.
 template <typename T, typename Y> __device__ __forceinline__ T power(T x, Y y)
 {
     if constexpr (IS_FLOAT<T>) {
+        if constexpr (sizeof(T) < 8 && (sizeof(Y) == 8 || (sizeof(Y) == 4 && !IS_FLOAT<Y>)))
+            if (double(T(y)) != double(y)) return T(pow(double(x), double(y)));
         return float_power(x, T(y));
     } else if constexpr (IS_FLOAT<Y>) {
         return T(pow(double(x), double(y)));
