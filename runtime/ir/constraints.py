@@ -339,6 +339,10 @@ def _allowed(found: Element, constraint: Constraint, operator: str) -> str:
             "with real and imaginary parts, or with STFT or DFT"
         )
     allowed = ", ".join(sorted(map(_text, constraint.allowed)))
+    if found == dtypes.float64 and dtypes.float32 in constraint.allowed:
+        left_out = "; skl2onnx leaves it out with options={'zipmap': False}"
+        more = left_out if operator == "ZipMap" else ""
+        return f"{allowed} (put a Cast to float32 in front of it{more})"
     if found != dtypes.float16 or dtypes.float32 not in constraint.allowed:
         return allowed
     return (

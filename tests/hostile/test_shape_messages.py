@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import tercet
 from tercet.runtime.errors import DeviceError, ModelError
@@ -23,6 +23,12 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "y = Resize(x, , s)",
         "scales of Resize is float16; ONNX allows float32 (convert to float16 with 'Resize' in "
         "op_block_list, which keeps it in float32)",
+    ),
+    "float64 where ONNX has none": (
+        "double[4] x",
+        "y, s, z = DynamicQuantizeLinear(x)",
+        "x of DynamicQuantizeLinear is float64; ONNX allows float32 (put a Cast to float32 in "
+        "front of it)",
     ),
     "complex numbers of a framework": (
         "complex64[2,2] x",
@@ -376,3 +382,19 @@ def test_rejections_in_a_run(what: str) -> None:
         loaded.run({"x": x, "i": np.array(elements)})
     assert f"'culprit' ({what.partition(' ')[0]})" in str(caught.value)
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("size", ["n", None])
+def test_sizes_that_a_model_leaves_open_are_the_inputs_fault(size: str | None) -> None:
+    """The model runs with other sizes; without any that is open, the model is wrong."""
+    weight = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
+    node = helper.make_node("Add", ["x", "w"], ["y"], name="sum")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [size, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
+    with tercet.load(model) as loaded:
+        assert loaded.run({"x": np.ones((1, 4), np.float32)})["y"].shape == (3, 4)
+        said = r"node 'sum' \(Add\): .*do not broadcast.*leaves sizes open: 'x' is float32\[2,4\]"
+        with pytest.raises(tercet.InputError, match=said) as caught:
+            loaded.run({"x": np.ones((2, 4), np.float32)})
+    assert (caught.value.exit_code, isinstance(caught.value, ModelError)) == (2, True)

@@ -141,6 +141,14 @@ def test_a_classifier_gives_a_list_of_dictionaries(labels, classes, tmp_path):
     assert set(compared["onnxruntime"].outputs) == {"y", "y[keys]"}
 
 
+def test_scores_of_float64_need_a_cast():
+    model = classifier("classlabels_int64s", [0, 1])
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    said = r"x of ZipMap is float64; .*Cast to float32 in front of it; skl2onnx.*'zipmap': False"
+    with pytest.raises(tercet.ModelError, match=said):
+        tercet.load(model)
+
+
 def test_a_list_of_dictionaries_is_a_table():
     rows = [{"b": 1.0, "a": 2.0}, {"b": 3.0, "a": 4.0}]
     found = flat({"y": rows, "z": [{"a": 1.0}, {"b": 1.0}], "none": None, "empty": []})
