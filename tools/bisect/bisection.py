@@ -36,6 +36,7 @@ from ..common.threads import use_threads
 from ..compare.importing import changed_by_import
 from ..compare.layer_matcher import Layer, LayerMatcher
 from ..export.writing import model_title
+from ..runners.repetition import is_repeated
 from ..runners.replay import (
     BackendPlayer,
     FilePlayer,
@@ -389,9 +390,11 @@ class _Trial:
         if any(map(draws, graph.nodes)) or not isinstance(runner, BackendPlayer):
             return
         self.say(f"{runner.name}: the optimised graph again, and after other inputs")
-        _, *again = runner.run_repeatedly(graph, feeds, RUNS)
+        first, *again = runner.run_repeatedly(graph, feeds, RUNS)
         self.runs += len(again)
-        late = next((found for found in map(findings, again) if _wrong(found)), None)
+        judged = [(findings(each), is_repeated(first, each)) for each in again]
+        doubtful = (found for found, same in judged if not same and not all(f.ok for f in found))
+        late = next((found for found, _ in judged if _wrong(found)), next(doubtful, None))
         if late is None:
             return
         values = run_all(self._reference, graph, feeds)
@@ -399,7 +402,8 @@ class _Trial:
         layers = match.alone(graph, runner.units(graph))
         unlike = (layer for layer in layers if layer.repeatable is False)
         names = dict.fromkeys(name for layer in unlike for name in layer.nodes)
-        self._note(fault="later", nodes=tuple(names), findings=tuple(late))
+        fault = "later" if names or _wrong(late) else "none"
+        self._note(fault=fault, nodes=tuple(names), findings=tuple(late))
 
     def _judge(self, graph: Graph, feeds: Values) -> Judge:
         own = are_own(self._reference, self._runner)

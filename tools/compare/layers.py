@@ -14,15 +14,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends import settled
+from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
 from ..common.inputs import Given, Inputs, asked, given_inputs
+from ..common.nested import flat
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.writing import model_title
@@ -41,7 +45,7 @@ from ..verdict.error_bounds import Finding, overall
 from ..verdict.judged import Judged
 from .importing import Imported, changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
-from .passing import seen_of_passes
+from .passing import seen_of_passes, wrong_as_a_whole
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -61,6 +65,8 @@ class Layers(Judged):
         rewritten: outputs that differ between the optimised graph and that of the file, both run by
             the reference, and by a runner.
         of_file: whether the steps are nodes of the file, as passes remove the wrong one.
+        whole: outputs that are wrong where the runner runs the whole graph, though no step is wrong
+            alone.
         imported: outputs that differ between the graph that was read and the file, both run by
             onnxruntime or onnx.reference, if they take part.
         imported_in: the file's first node with a result that importing changes; empty if it is not
@@ -81,6 +87,7 @@ class Layers(Judged):
     runs: int = 1
     rewritten: tuple[Finding, ...] = ()
     of_file: bool = False
+    whole: tuple[Finding, ...] = ()
     imported: tuple[Finding, ...] = ()
     imported_in: str = ""
     unread: str = ""
@@ -103,17 +110,31 @@ class Layers(Judged):
     def verdict(self) -> Word:
         """``MISMATCH`` if a step is wrong or not repeatable, ``inconclusive`` if one is.
 
-        So are rewrites and an import that change outputs. A step that was not run is inconclusive.
+        So are rewrites and an import that change outputs. A step that was not run is inconclusive,
+        and so are outputs that are wrong though no step is.
         """
         own: list[Word] = [found.verdict for found in self.others]
         changed = (*self.rewritten, *self.imported)
         own.extend(finding.agreement.verdict for finding in changed)
+        if self.whole:
+            own.append("inconclusive")
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
             elif layer.verdict in ("inconclusive", "not run", "crashed"):
                 own.append("inconclusive")
         return overall(own)
+
+    @property
+    def nan(self) -> str:
+        """Where the runner's first NaN is from: an input, or a step; empty if there is none."""
+        for name, data in flat(self.inputs.arrays).items():
+            if data.dtype in FLOATS and np.isnan(data).any():
+                return f"input '{name}'"
+        for layer in self.layers:
+            if any(finding.agreement.nan for finding in layer.findings):
+                return f"step {layer.number}, {layer.name} ({layer.operators})"
+        return ""
 
     @property
     def rarest(self) -> float:
@@ -156,6 +177,8 @@ class Layers(Judged):
             "others": [found.to_dict() for found in self.others],
             "rewritten": [finding.to_dict() for finding in self.rewritten],
             "of_file": self.of_file,
+            "nan": self.nan,
+            "whole": [finding.to_dict() for finding in self.whole],
             "imported": [finding.to_dict() for finding in self.imported],
             "imported_in": self.imported_in,
             "unread": self.unread,
@@ -242,6 +265,7 @@ def compare_layers(
     whole = other is not None or not optimise
     feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
     rewritten, imported, is_of_file = tuple[Finding, ...](), Imported(), False
+    apart: dict[str, tuple[Finding, ...]] = {}
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -258,10 +282,14 @@ def compare_layers(
         theirs = graph if second is None else second.imported
         match = _Match(players, feeds.arrays, runs, cumulative, tell)
         match.compare(graph, theirs, done)
+        graphs = (graph,)
         if not whole:
             tell(f"{players[0].name}: running the graph of the file")
             plain = as_written(model.imported, feeds.arrays)
             done, rewritten, is_of_file = _judge_passes(match, plain, graph, wanted.precision, done)
+            graphs = (graph, plain)
+        if second is None and not rewritten:
+            apart = match.apart(graphs, wanted.precision, done)
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
@@ -270,7 +298,9 @@ def compare_layers(
         raise limit.error()
     head = (*titles, players[0].name)
     first, *others = (
-        Layers(*head, name, cumulative, feeds, tuple(layers), runs=runs)
+        Layers(
+            *(*head, name, cumulative, feeds, tuple(layers)), runs=runs, whole=apart.get(name, ())
+        )
         for name, layers in done.items()
     )
     steps = (layer for layers in done.values() for layer in layers)
@@ -349,3 +379,23 @@ class _Match:
             for place, layer in enumerate(layers):
                 if layer.verdict == "wrong":
                     layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
+
+    def apart(
+        self, graphs: Sequence[Graph], precision: str, done: Mapping[str, Sequence[Layer]]
+    ) -> dict[str, tuple[Finding, ...]]:
+        """Return the outputs of whole graphs that are wrong on runners without a wrong step.
+
+        Args:
+            graphs: see `wrong_as_a_whole`.
+            precision: of the runners.
+            done: steps by runner, each of which was replayed alone.
+        """
+        reference, *runners = self.players
+        found: dict[str, tuple[Finding, ...]] = {}
+        for player in () if self.cumulative else runners:
+            if first_wrong(done[player.name]) is None:
+                self.tell(f"{player.name}: running the whole graph")
+                found[player.name] = wrong_as_a_whole(
+                    graphs, reference, player, self.feeds, precision
+                )
+        return found

@@ -87,6 +87,8 @@ def _show_steps(console: Console, found: Layers) -> None:
         if layer.repeatable is False:
             said = f" gave other bits in run {layer.unlike} than in the first"
             console.print(Text.assemble((layer.name, "bold red"), said))
+    if found.nan:
+        console.print(Text(f"the first NaN on {found.runner} is from {found.nan}", "yellow"))
     _show_counts(console, found)
 
 
@@ -140,6 +142,15 @@ def _show_verdict(console: Console, found: Layers) -> None:
             where = f"step {layer.number}, {layer.name} ({layer.operators})"
             console.print(Text(f"CRASH: {found.runner} {layer.ended.cause} in {where}", "bold red"))
     first = found.first
+    if first is None and found.whole:
+        for finding in found.whole:
+            said = f"{finding.agreement.output} of the whole graph: {finding.agreement.reason}"
+            console.print(Text(said, "bold yellow"))
+        said = (
+            f"no step of {found.runner} is wrong alone: --cumulative shows the first wrong tensor"
+        )
+        console.print(Text(f"{said}, and tercet bisect the step", "bold yellow"))
+        return
     if first is None:
         whole = replace(found, others=()).ok
         ran = "" if all(layer.ended is None for layer in found.layers) else " in its other steps"

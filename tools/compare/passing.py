@@ -1,7 +1,8 @@
-"""What graph passes change, and which errors they hide, as runs of whole graphs show.
+"""What graph passes change, and which errors they and single steps hide, as whole graphs show.
 
 Steps are compared on the optimised graph. It may lack a node that a runner computes wrongly: its
-results for the two graphs differ then, though no pass is wrong.
+results for the two graphs differ then, though no pass is wrong. Or a step that is right alone is
+wrong among others: it shares its memory with them, or is nothing to do where it is alone.
 """
 
 from __future__ import annotations
@@ -85,3 +86,29 @@ def seen_of_passes(
         return Passes()
     wrong = (differing(wanted, found, reference, each) for each, found in others)
     return Passes((), any(each.verdict == "wrong" for found in wrong for each in found))
+
+
+def wrong_as_a_whole(
+    graphs: Sequence[Graph], reference: Player, runner: Player, feeds: Results, precision: str
+) -> tuple[Finding, ...]:
+    """Return the outputs that are wrong where a runner runs a whole graph; of the first such one.
+
+    Args:
+        graphs: the optimised graph, or that of the file, or both.
+        reference: who is right.
+        runner: who may be wrong; nothing is found where it does not run a graph.
+        feeds: the inputs.
+        precision: of the runner.
+    """
+    if isinstance(runner, SavedPlayer) or any(draws(node) for g in graphs for node in g.nodes):
+        return ()
+    for graph in graphs:
+        try:
+            wanted, found = (player.run(graph, feeds) for player in (reference, runner))
+        except (UnsupportedError, RunnerEnded):
+            continue
+        judge = Judge(graph, feeds, precision, own=are_own(reference, runner))
+        findings = judge.findings(wanted, found)
+        if wrong := tuple(each for each in findings if each.verdict == "wrong"):
+            return wrong
+    return ()
