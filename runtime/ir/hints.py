@@ -14,9 +14,12 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from ..errors import ModelWarning
+from .dtypes import FLOAT8S, FLOATS, INTEGERS, int32, int64, uint32, uint64
 from .graph import Graph, Value
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
 
+#: What floats are quantized to.
+_QUANTIZED = FLOAT8S | INTEGERS - {int32, int64, uint32, uint64}
 #: Number of values that a warning names; the others are only counted.
 SHOWN = 3
 
@@ -69,6 +72,18 @@ def contradicts(found: ValueType | None, declared: ValueType | None) -> bool:
     return any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
 
 
+def _is_quantized(found: ValueType | None, declared: ValueType | None) -> bool:
+    """Whether integers are declared as the floats that they stand for.
+
+    Quantizers that move a QuantizeLinear in front of a Transpose or Reshape leave what was declared
+    for its result.
+    """
+    if not isinstance(found, TensorType) or not isinstance(declared, TensorType):
+        return False
+    is_float = found.dtype in _QUANTIZED and declared.dtype in FLOATS
+    return is_float and not contradicts(found, replace(declared, dtype=found.dtype))
+
+
 def _matters(value: Value) -> bool:
     """Whether anybody reads a value; what a body is given, such as a condition, it may not need."""
     return value.producer is not None or bool(value.consumers)
@@ -91,8 +106,12 @@ class Doubts:
         """Warn of values whose types contradict their declarations, unless already done."""
         if self.is_told:
             return
+        given = {value for each in graph.graphs() for value in each.outputs.values()}
         values = (v for each in graph.graphs() for v in each.values.values())
-        self._tell((v, v.type) for v in values if _matters(v) and contradicts(v.type, v.declared))
+        wrong = (v for v in values if _matters(v) and contradicts(v.type, v.declared))
+        self._tell(
+            (v, v.type) for v in wrong if v in given or not _is_quantized(v.type, v.declared)
+        )
 
     def meet(self, value: Value, found: ValueType | None) -> None:
         """Warn of a value whose actual type contradicts its declaration."""

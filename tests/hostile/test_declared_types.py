@@ -175,3 +175,19 @@ def test_a_view_never_exceeds_its_memory(plan: Callable[[Graph], Layout]) -> Non
         graph.values[name].type = TensorType(np.dtype(np.float32), (3000, 1))
     with pytest.raises(ModelError, match=r"node 't' .* would end 12000 bytes after"):
         plan(graph)
+
+
+QUANTIZED = """<ir_version: 8, opset_import: ["" : 21]>
+  g (float[2, 3] x) => (float[3, 2] y) <float s = {0.5}, int8 z = {0}, TYPE[3, 2] t> {
+    q = QuantizeLinear (x, s, z)  t = Transpose (q)  y = DequantizeLinear (t, s, z) }"""
+
+
+@pytest.mark.parametrize(("declared", "warned"), [("float", False), ("int32", True)])
+def test_integers_declared_as_what_they_stand_for(declared: str, *, warned: bool) -> None:
+    """onnxruntime's quantizer leaves declarations behind a QuantizeLinear that it moves."""
+    model = parser.parse_model(QUANTIZED.replace("TYPE", declared))
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        with tercet.load(model) as loaded:
+            loaded.run({"x": np.ones((2, 3), np.float32)})
+    assert bool(heard) is warned
