@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import backends as _backends
@@ -22,6 +23,8 @@ from .runtime.plan.keeping import marks_of
 
 if TYPE_CHECKING:
     from .importers.onnx import Imported, Loadable
+    from .preparing import Prepared
+    from .runtime.plan.backend import Backend
     from .runtime.session.kept_plans import KeptModel, Snapshot
     from .runtime.session.model import Model
 
@@ -54,11 +57,6 @@ def loaded(
             map_external_data=map_external_data,
         )
 
-    def find() -> tuple[KeptModel | None, Snapshot | None]:
-        given = operators, freeze, weights, external_data_dir is not None
-        kept = keeping.kept_model(source, backend, chosen, fallback, given, map_external_data)
-        return kept, None if kept is None else kept.read()
-
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
         if backend == "numpy" and fallback in (None, "numpy"):
             from . import preparing
@@ -66,31 +64,63 @@ def loaded(
             chain = _backends.open_backends(backend, chosen, fallback)
             kept, prepared = None, preparing.prepared(read(), chosen, freeze, weights, chain)
         else:
-            # A file is read while Python imports the rest, and optimised while a GPU starts.
             from . import keeping
 
-            with ThreadPoolExecutor(1) as aside:
-
-                def begin(work: Callable[[], T]) -> Future[T]:
-                    return aside.submit(copy_context().run, inherited(work))
-
-                finding = begin(find)
-                reading = begin(lambda: finding.result()[1] or read())
-                from . import preparing
-
-                preparation = begin(
-                    lambda: preparing.prepared(reading.result(), chosen, freeze, weights)
-                )
-                chain = _backends.open_backends(backend, chosen, fallback)
-                kept, snapshot = finding.result()
-                if marks_of(chain) is None:
-                    kept = None
-                if snapshot is None:
-                    preparing.provide(chain)
-            prepared = preparation.result()
-            if kept is not None and snapshot is None:
-                preparing.note(kept, reading.result(), prepared)
+            given = operators, freeze, weights, external_data_dir is not None
+            find = partial(
+                keeping.kept_model, source, backend, chosen, fallback, given, map_external_data
+            )
+            opening = partial(_backends.open_backends, backend, chosen, fallback)
+            chain, kept, prepared = _while_opening(opening, find, read, chosen, freeze, weights)
+            from . import preparing
         file = prepared.source.file
         for text in prepared.source.warnings:
             warnings.warn(f"{file}: {text}" if file else text, ModelWarning, stacklevel=4)
         return preparing.model_of(prepared, chain, chosen, kept)
+
+
+def _while_opening(
+    opening: Callable[[], tuple[Backend, ...]],
+    find: Callable[[], KeptModel | None],
+    read: Callable[[], Imported],
+    chosen: Options,
+    freeze: Mapping[str, Any] | None,
+    weights: Mapping[str, Any] | None,
+) -> tuple[tuple[Backend, ...], KeptModel | None, Prepared]:
+    """Open backends, and read a file while Python imports the rest; optimise while a GPU starts.
+
+    Args:
+        opening: opens the backends, on this thread.
+        find: returns the entry that the model may have on disk.
+        read: reads the file.
+        chosen: options of the model.
+        freeze: see `tercet.load`.
+        weights: likewise.
+
+    Returns:
+        The backends, the entry if they can use it, and the model.
+    """
+    with ThreadPoolExecutor(1) as aside:
+
+        def begin(work: Callable[[], T]) -> Future[T]:
+            return aside.submit(copy_context().run, inherited(work))
+
+        def found() -> tuple[KeptModel | None, Snapshot | None]:
+            kept = find()
+            return kept, None if kept is None else kept.read()
+
+        finding = begin(found)
+        reading = begin(lambda: finding.result()[1] or read())
+        from . import preparing
+
+        preparation = begin(lambda: preparing.prepared(reading.result(), chosen, freeze, weights))
+        chain = opening()
+        kept, snapshot = finding.result()
+        if marks_of(chain) is None:
+            kept = None
+        if snapshot is None:
+            preparing.provide(chain)
+    prepared = preparation.result()
+    if kept is not None and snapshot is None:
+        preparing.note(kept, reading.result(), prepared)
+    return chain, kept, prepared

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
+from ....runtime.base.record import record
 from ....runtime.ops.search import TopK
 from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer, kernel, need_dtypes
@@ -48,78 +49,179 @@ def top_k(
         return "none of its outputs is read"
     axis = normalize_axis(op.axis, x.rank)
     size, kept, inner = x.dims[axis], result.dims[axis], prod(x.dims[axis + 1 :])
-    make = partial(
-        Launch,
-        types=(("T", x.dtype), ("A", arithmetic(x.dtype))),
-        note=f"{kept} of {size}",
-    )
+    lines = _Lines(x, y, places, bool(op.largest), x.size // max(size, 1), size, inner, kept)
+    if short := lines.by_warps():
+        return short
+    if size <= TILE or not kept:
+        return lines.ranked(x, None, x.size, size)
+    chunks = min(ceil_div(BLOCKS, max(1, lines.count)), CANDIDATES // kept, size // (SHARE * kept))
+    if chunks < 2 and (lines.count < FEW or 2 * kept > size):
+        return tuple(lines.merged())
+    return lines.thinned_out((chunks, 1) if chunks > 1 else (1,))
 
-    def rank(source: Tensor | Scratch, origins: Scratch | None, count: int, size: int) -> Launch:
-        return make(
-            "reduce/topk.cu",
-            "top_k",
-            grid=(ceil_div(count, THREADS) if kept else 0, 1, 1),
-            block=THREADS,
-            args={
-                **{"x": source, "origins": origins, "values": y, "places": places},
-                **{"count": count, "size": size, "k": kept, "inner": inner},
-            },
-            constants=(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
+
+@record
+class _Lines:
+    """Lines of which the first elements in an order are wanted.
+
+    Attributes:
+        x: the elements.
+        y: the k first of each line, if they are read.
+        places: where they were, if that is read.
+        largest: whether the greatest are the first.
+        count: the number of lines.
+        size: that of the elements of each.
+        inner: that of the elements between two of these.
+        kept: k.
+    """
+
+    x: Tensor
+    y: Tensor | None
+    places: Tensor | None
+    largest: bool
+    count: int
+    size: int
+    inner: int
+    kept: int
+
+    @property
+    def make(self) -> Callable[..., Launch]:
+        """What makes a launch."""
+        return partial(
+            Launch,
+            types=(("T", self.x.dtype), ("A", arithmetic(self.x.dtype))),
+            note=f"{self.kept} of {self.size}",
         )
 
-    lines = x.size // max(size, 1)
-    sorts = _sorts(size, kept)
-    many = size <= SHORT and 0 < kept <= FOUND and lines * size**2 >= COMPARED
-    if sorts or (many and arithmetic(x.dtype).itemsize == 4):
-        file, entry = (
+    def constants(self, threads: int) -> tuple[tuple[str, int | bool], ...]:
+        """Return what all kernels are compiled for, and the number of warps of a block."""
+        return ("LARGEST", self.largest), ("WARPS", threads // 32)
+
+    def by_warps(self) -> Launch | None:
+        """Return the launch where a warp has a line in registers, if it suits."""
+        sorts = _sorts(self.size, self.kept)
+        many = self.count * self.size**2 >= COMPARED
+        if not sorts and not (many and self.size <= SHORT and 0 < self.kept <= FOUND):
+            return None
+        if not sorts and arithmetic(self.x.dtype).itemsize != 4:
+            return None
+        kernel = (
             ("reduce/sort_lines.cu", "sort_lines")
             if sorts
             else ("reduce/topk_lines.cu", "top_k_lines")
         )
-        per = ceil_div(size, 32)
-        return make(
-            file,
-            entry,
-            grid=(ceil_div(lines * 32, THREADS), 1, 1),
+        per = ceil_div(self.size, 32)
+        return self.make(
+            *kernel,
+            grid=(ceil_div(self.count * 32, THREADS), 1, 1),
             block=THREADS,
             args={
-                **{"x": x, "values": y, "places": places},
-                **{"lines": lines, "size": size, "k": kept, "inner": inner},
+                **{"x": self.x, "values": self.y, "places": self.places, "lines": self.count},
+                **{"size": self.size, "k": self.kept, "inner": self.inner},
             },
             constants=(
-                *(("LARGEST", bool(op.largest)), ("WARPS", THREADS // 32)),
+                *self.constants(THREADS),
                 ("PER", 1 << (per - 1).bit_length() if sorts else per),
             ),
         )
-    if size <= TILE or not kept:
-        return rank(x, None, x.size, size)
-    chunks = min(ceil_div(BLOCKS, max(1, lines)), CANDIDATES // kept, size // (SHARE * kept))
-    if chunks < 2 and (lines < FEW or 2 * kept > size):
-        return tuple(_merged(make, op, x, y, places, (lines, size, inner, kept)))
 
-    source: Tensor | Scratch = x
-    sources: Scratch | None = None
-    whole, nbytes, launches = size, 0, list[Launch]()
-    for parts in (chunks, 1) if chunks > 1 else (1,):
-        count = parts * result.size
-        values = Scratch(nbytes)
-        origins = Scratch(values.offset + _aligned(count * x.dtype.itemsize))
-        nbytes = origins.offset + _aligned(4 * count)
-        launch = make(
+    def ranked(
+        self, source: Tensor | Scratch, origins: Scratch | None, count: int, size: int
+    ) -> Launch:
+        """Return the launch that compares each element with all others of its line.
+
+        Args:
+            source: the elements, or what is left of them.
+            origins: where these were; None for all.
+            count: how many there are.
+            size: how many of a line.
+        """
+        return self.make(
             "reduce/topk.cu",
-            "thin_out",
-            grid=(lines * parts, 1, 1),
-            block=SELECTING,
+            "top_k",
+            grid=(ceil_div(count, THREADS) if self.kept else 0, 1, 1),
+            block=THREADS,
             args={
-                **{"x": source, "sources": sources, "values": values, "origins": origins},
-                **{"whole": whole, "k": kept, "inner": inner, "chunks": parts},
+                **{"x": source, "origins": origins, "values": self.y, "places": self.places},
+                **{"count": count, "size": size, "k": self.kept, "inner": self.inner},
             },
-            constants=(("LARGEST", bool(op.largest)), ("WARPS", SELECTING // 32)),
+            constants=self.constants(THREADS),
         )
-        launches.append(launch)
-        source, sources, whole = values, origins, parts * kept
-    launches.append(rank(source, sources, result.size, whole))
-    return tuple(replace(launch, scratch=nbytes) for launch in launches)
+
+    def thinned_out(self, rounds: tuple[int, ...]) -> tuple[Launch, ...]:
+        """Return the launches that leave the k first of each chunk, and rank what is left.
+
+        Args:
+            rounds: the number of chunks of a line, for each launch.
+        """
+        source: Tensor | Scratch = self.x
+        sources: Scratch | None = None
+        whole, nbytes, launches = self.size, 0, list[Launch]()
+        results = self.count * self.kept
+        for parts in rounds:
+            count = parts * results
+            values = Scratch(nbytes)
+            origins = Scratch(values.offset + _aligned(count * self.x.dtype.itemsize))
+            nbytes = origins.offset + _aligned(4 * count)
+            launch = self.make(
+                "reduce/topk.cu",
+                "thin_out",
+                grid=(self.count * parts, 1, 1),
+                block=SELECTING,
+                args={
+                    **{"x": source, "sources": sources, "values": values, "origins": origins},
+                    **{"whole": whole, "k": self.kept, "inner": self.inner, "chunks": parts},
+                },
+                constants=self.constants(SELECTING),
+            )
+            launches.append(launch)
+            source, sources, whole = values, origins, parts * self.kept
+        launches.append(self.ranked(source, sources, results, whole))
+        return tuple(replace(launch, scratch=nbytes) for launch in launches)
+
+    def merged(self) -> Iterator[Launch]:
+        """Yield the launches that sort tiles and merge them."""
+        x, size, inner, kept = self.x, self.size, self.inner, self.kept
+        spans = [TILE << i for i in range(ceil_div(size, TILE).bit_length() + 1)]
+        room = self.count * max(ceil_div(size, span) * min(kept, span) for span in spans)
+        runs, span, width = ceil_div(size, TILE), TILE, min(kept, TILE)
+        key = 8 if arithmetic(x.dtype).itemsize == 8 else 4
+        buffers = [_aligned(room * nbytes) for nbytes in (key, 4)]
+        starts = (0, buffers[0], sum(buffers), sum(buffers) + buffers[0])
+        keys, origins, more_keys, more_origins = map(Scratch, starts)
+        make = partial(self.make, "reduce/topk_merge.cu", block=TILE, scratch=2 * sum(buffers))
+        constants = self.constants(TILE)
+        yield make(
+            "sort_tiles",
+            grid=(self.count * runs, 1, 1),
+            args={
+                **{"x": x, "keys": keys, "places": origins},
+                **{"size": size, "inner": inner, "tiles": runs, "width": width},
+            },
+            constants=(*constants, ("LAST", False)),
+        )
+        while runs > 1:
+            both, count = min(kept, 2 * span), self.count * runs * width
+            is_last = runs == 2
+            yield make(
+                "merge_runs",
+                grid=(ceil_div(count, TILE), 1, 1),
+                args={
+                    **{"x": x, "keys": keys, "places": origins},
+                    "merged_keys": None if is_last else more_keys,
+                    "merged_places": None if is_last else more_origins,
+                    "values": self.y if is_last else None,
+                    "indices": self.places if is_last else None,
+                    "count": count,
+                    "r": {
+                        **{"size": size, "inner": inner, "runs": runs},
+                        **{"span": span, "width": width, "kept": both},
+                    },
+                },
+                constants=(*constants, ("LAST", is_last)),
+            )
+            keys, origins, more_keys, more_origins = more_keys, more_origins, keys, origins
+            runs, span, width = ceil_div(runs, 2), 2 * span, both
 
 
 def _sorts(size: int, kept: int) -> bool:
@@ -129,67 +231,6 @@ def _sorts(size: int, kept: int) -> bool:
     digits = max(5, (size - 1).bit_length())
     per = 1 << digits - 5
     return digits * (digits + 1) // 2 * per * EXCHANGED < kept * (SEARCHED + 4 * per)
-
-
-def _merged(
-    make: Callable[..., Launch],
-    op: TopK,
-    x: Tensor,
-    y: Tensor | None,
-    places: Tensor | None,
-    sizes: tuple[int, int, int, int],
-) -> Iterator[Launch]:
-    """Yield the launches that sort tiles and merge them.
-
-    Args:
-        make: makes a launch.
-        op: the operator.
-        x: the elements.
-        y: the k greatest, if they are read.
-        places: where they were, if that is read.
-        sizes: number of lines, of the elements of each, of those between two of these, and k.
-    """
-    lines, size, inner, kept = sizes
-    spans = [TILE << i for i in range(ceil_div(size, TILE).bit_length() + 1)]
-    room = lines * max(ceil_div(size, span) * min(kept, span) for span in spans)
-    runs, span, width = ceil_div(size, TILE), TILE, min(kept, TILE)
-    key = 8 if arithmetic(x.dtype).itemsize == 8 else 4
-    buffers = [_aligned(room * nbytes) for nbytes in (key, 4)]
-    starts = (0, buffers[0], sum(buffers), sum(buffers) + buffers[0])
-    keys, origins, more_keys, more_origins = map(Scratch, starts)
-    make = partial(make, "reduce/topk_merge.cu", block=TILE, scratch=2 * sum(buffers))
-    constants = (("LARGEST", bool(op.largest)), ("WARPS", TILE // 32))
-    yield make(
-        "sort_tiles",
-        grid=(lines * runs, 1, 1),
-        args={
-            **{"x": x, "keys": keys, "places": origins},
-            **{"size": size, "inner": inner, "tiles": runs, "width": width},
-        },
-        constants=(*constants, ("LAST", False)),
-    )
-    while runs > 1:
-        both, count = min(kept, 2 * span), lines * runs * width
-        is_last = runs == 2
-        yield make(
-            "merge_runs",
-            grid=(ceil_div(count, TILE), 1, 1),
-            args={
-                **{"x": x, "keys": keys, "places": origins},
-                "merged_keys": None if is_last else more_keys,
-                "merged_places": None if is_last else more_origins,
-                "values": y if is_last else None,
-                "indices": places if is_last else None,
-                "count": count,
-                "r": {
-                    **{"size": size, "inner": inner, "runs": runs},
-                    **{"span": span, "width": width, "kept": both},
-                },
-            },
-            constants=(*constants, ("LAST", is_last)),
-        )
-        keys, origins, more_keys, more_origins = more_keys, more_origins, keys, origins
-        runs, span, width = ceil_div(runs, 2), 2 * span, both
 
 
 def _aligned(nbytes: int) -> int:
