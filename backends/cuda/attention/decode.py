@@ -6,7 +6,7 @@ attention's own blocks normalize and rotate queries and keys, and append keys an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from math import gcd
@@ -22,14 +22,14 @@ from ....runtime.ops.norm import RMSNormalization
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..gemm.atoms import atom_of
-from ..recipe.operands import Tensor
+from ..recipe.operands import Arguments, Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
-from .flash_mma import FEWEST_KEYS, MAX_HEAD, config_of, steepness_of
+from .flash_mma import FEWEST_KEYS, MAX_HEAD, MmaConfig, config_of, steepness_of
 from .flash_parts import FlashKernel, launched
-from .heads import AttentionTask, HeadSource, by_head, rows_of_heads, source_of_heads
+from .heads import AttentionTask, Heads, HeadSource, by_head, rows_of_heads, source_of_heads
 from .rotate_append import WORD, RotateAppend, are_appended_alike, are_rotated_alike, updated
 from .sink import Sink, SinkAttention, sink_behind
 
@@ -352,9 +352,24 @@ def decode_attention(
         "OWN_KEYS": config.shape.warps_m == 1,
         "PASSING": _read_bytes(task) >= PASSING,
     }
-    kernel = FlashKernel(
+    kernel = _kernel(config.sharing.apart(config.shared, task, target), config, given, constants)
+    pasts = [operand(past) for _, past in found.in_place]
+    heads = (queries, new_keys, new_values, result)
+    arguments = _arguments(found, given, task, heads, pasts, half)
+    pitched = (given.x, given.k, given.v, given.y)
+    launches = launched(
+        task, kernel, config.sharing, steepness_of(task), arguments, pitched=pitched
+    )
+    caches = zip((given.keys, given.values), pasts, strict=True)
+    return (*(copied_unless_same(cache, past) for cache, past in caches), *launches)
+
+
+def _kernel(
+    shared: int, config: MmaConfig, given: _Operands, constants: Mapping[str, int | bool]
+) -> FlashKernel:
+    return FlashKernel(
         "attention_decode",
-        config.sharing.apart(config.shared, task, target),
+        shared,
         config.block,
         constants,
         atom_of(given.x.dtype).code(),
@@ -363,9 +378,29 @@ def decode_attention(
             ("I", int64 if given.first is None else given.first.dtype),
         ),
     )
-    pasts = [operand(past) for _, past in found.in_place]
+
+
+def _arguments(
+    found: DecodeAttention,
+    given: _Operands,
+    task: AttentionTask,
+    heads: tuple[Heads, Heads, Heads, Heads],
+    pasts: Sequence[Tensor],
+    half: int,
+) -> Arguments:
+    """Return the operands of the kernel.
+
+    Args:
+        found: the nodes.
+        given: what they read and write.
+        task: the attention alone.
+        heads: the layouts of queries, new keys, new values and the result.
+        pasts: the caches before the update.
+        half: half of the elements of a head that are rotated.
+    """
     cos, (of_queries, of_keys) = given.cos, given.factors
-    arguments = {
+    of_q, of_k, of_v, of_y = (each.struct for each in heads)
+    return {
         **{"q": given.x, "k": given.k, "v": given.v, "keys": given.keys, "values": given.values},
         **{"of_queries": of_queries, "of_keys": of_keys, "epsilon": _epsilon(found)},
         **{"cosine": cos, "sine": given.sin, "positions": given.positions},
@@ -375,15 +410,8 @@ def decode_attention(
             "batches": given.batches,
             "places": cos.size // half if cos is not None and half else 0,
         },
-        **{"of_q": queries.struct, "of_k": new_keys.struct, "of_v": new_values.struct},
-        "of_y": result.struct,
+        **{"of_q": of_q, "of_k": of_k, "of_v": of_v, "of_y": of_y},
     }
-    pitched = (given.x, given.k, given.v, given.y)
-    launches = launched(
-        task, kernel, config.sharing, steepness_of(task), arguments, pitched=pitched
-    )
-    caches = zip((given.keys, given.values), pasts, strict=True)
-    return (*(copied_unless_same(cache, past) for cache, past in caches), *launches)
 
 
 def _constants(found: DecodeAttention, given: _Operands) -> dict[str, bool]:
