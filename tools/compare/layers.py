@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends import settled
+from ...runtime.base.record import record
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.graph import Graph
 from ...runtime.ir.types import HostValue
@@ -33,6 +34,7 @@ from ..export.writing import model_title
 from ..runners.replay import (
     FilePlayer,
     Player,
+    Values,
     as_written,
     open_players,
     prepared,
@@ -45,7 +47,7 @@ from ..verdict.error_bounds import Finding, overall
 from ..verdict.judged import Judged
 from .importing import Imported, changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
-from .passing import seen_of_passes, wrong_as_a_whole
+from .passing import Judges, seen_of_passes, wrong_as_a_whole
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -263,9 +265,8 @@ def compare_layers(
     players = open_players(runners, chosen, same=other is not None, files=cumulative)
     wanted = settled(Options(**{"precision": precision, **options}), players[-1].name)
     whole = other is not None or not optimise
-    feeds, done = Inputs({}, {}), {player.name: list[Layer]() for player in players[1:]}
-    rewritten, imported, is_of_file = tuple[Finding, ...](), Imported(), False
-    apart: dict[str, tuple[Finding, ...]] = {}
+    feeds, imported = Inputs({}, {}), Imported()
+    seen = _Seen({player.name: list[Layer]() for player in players[1:]})
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, tell),
@@ -281,34 +282,31 @@ def compare_layers(
                 graph = prepared(model.imported, feeds.arrays, wanted)
         theirs = graph if second is None else second.imported
         match = _Match(players, feeds.arrays, runs, cumulative, tell)
-        match.compare(graph, theirs, done)
-        graphs = (graph,)
-        if not whole:
+        values = match.compare(graph, theirs, seen.layers)
+        if second is None:
             tell(f"{players[0].name}: running the graph of the file")
-            plain = as_written(model.imported, feeds.arrays)
-            done, rewritten, is_of_file = _judge_passes(match, plain, graph, wanted.precision, done)
-            graphs = (graph, plain)
-        if second is None and not rewritten:
-            apart = match.apart(graphs, wanted.precision, done)
+            plain = graph if whole else as_written(model.imported, feeds.arrays)
+            seen = match.as_a_whole(plain, graph, wanted.precision, seen.layers, values)
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
             imported = changed_by_import(source, model.imported, foreign, feeds.arrays)
-    if not any(done.values()) and limit.passed:
+    if not any(seen.layers.values()) and limit.passed:
         raise limit.error()
-    head = (*titles, players[0].name)
     first, *others = (
         Layers(
-            *(*head, name, cumulative, feeds, tuple(layers)), runs=runs, whole=apart.get(name, ())
+            *(*titles, players[0].name, name, cumulative, feeds, tuple(layers)),
+            runs=runs,
+            whole=seen.apart.get(name, ()),
         )
-        for name, layers in done.items()
+        for name, layers in seen.layers.items()
     )
-    steps = (layer for layers in done.values() for layer in layers)
+    steps = (layer for layers in seen.layers.values() for layer in layers)
     return replace(
         first,
         others=tuple(others),
-        rewritten=rewritten,
-        of_file=is_of_file,
+        rewritten=seen.rewritten,
+        of_file=seen.of_file,
         imported=imported.findings,
         imported_in=imported.node,
         unread=imported.unread,
@@ -318,27 +316,21 @@ def compare_layers(
     )
 
 
-def _judge_passes(
-    match: _Match, plain: Graph, graph: Graph, precision: str, done: dict[str, list[Layer]]
-) -> tuple[dict[str, list[Layer]], tuple[Finding, ...], bool]:
-    """Return the layers to show, what the passes changed, and whether the layers are the file's.
+@record
+class _Seen:
+    """What runs have shown.
 
-    Args:
-        match: compares graphs.
-        plain: the graph of the file.
-        graph: what the passes made of it.
-        precision: of the runners.
-        done: the layers of `graph` by runner.
+    Attributes:
+        layers: the steps of each runner.
+        rewritten: outputs that passes change.
+        of_file: whether the steps are those of the file's graph.
+        apart: outputs of whole graphs that are wrong on runners without a wrong step.
     """
-    players, feeds = match.players, match.feeds
-    wrong = any(first_wrong(layers) for layers in done.values())
-    passes = seen_of_passes(plain, graph, players, feeds, precision, is_found=wrong)
-    if passes.hide_an_error:
-        of_file = {name: list[Layer]() for name in done}
-        match.compare(plain, plain, of_file)
-        if any(first_wrong(layers) for layers in of_file.values()):
-            return of_file, (), True
-    return done, passes.findings, False
+
+    layers: dict[str, list[Layer]]
+    rewritten: tuple[Finding, ...] = ()
+    of_file: bool = False
+    apart: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict[str, tuple[Finding, ...]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,8 +349,8 @@ class _Match:
     cumulative: bool
     tell: Say
 
-    def compare(self, graph: Graph, theirs: Graph, done: Mapping[str, list[Layer]]) -> None:
-        """Append every step of a graph to the runner's.
+    def compare(self, graph: Graph, theirs: Graph, done: Mapping[str, list[Layer]]) -> Values:
+        """Append every step of a graph to the runner's; return all values of the reference.
 
         Args:
             graph: the reference's.
@@ -379,23 +371,42 @@ class _Match:
             for place, layer in enumerate(layers):
                 if layer.verdict == "wrong":
                     layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
+        return values
 
-    def apart(
-        self, graphs: Sequence[Graph], precision: str, done: Mapping[str, Sequence[Layer]]
-    ) -> dict[str, tuple[Finding, ...]]:
-        """Return the outputs of whole graphs that are wrong on runners without a wrong step.
+    def as_a_whole(
+        self,
+        plain: Graph,
+        graph: Graph,
+        precision: str,
+        done: dict[str, list[Layer]],
+        values: Values,
+    ) -> _Seen:
+        """Return the layers to show, and what runs of whole graphs say of passes and runners.
 
         Args:
-            graphs: see `wrong_as_a_whole`.
+            plain: the graph of the file.
+            graph: what the passes made of it, or the same.
             precision: of the runners.
-            done: steps by runner, each of which was replayed alone.
+            done: the layers of `graph` by runner.
+            values: what the reference computes in `graph`.
         """
+        judges = Judges(plain, self.feeds, precision)
+        if plain is not graph:
+            wrong = any(map(first_wrong, done.values()))
+            passes = seen_of_passes(judges, graph, self.players, is_found=wrong)
+            if passes.findings:
+                return _Seen(done, passes.findings)
+            if passes.hide_an_error:
+                of_file = {name: list[Layer]() for name in done}
+                values = self.compare(plain, plain, of_file)
+                if any(map(first_wrong, of_file.values())):
+                    return _Seen(of_file, of_file=True)
+                graph = plain
         reference, *runners = self.players
-        found: dict[str, tuple[Finding, ...]] = {}
+        apart: dict[str, tuple[Finding, ...]] = {}
         for player in () if self.cumulative else runners:
             if first_wrong(done[player.name]) is None:
                 self.tell(f"{player.name}: running the whole graph")
-                found[player.name] = wrong_as_a_whole(
-                    graphs, reference, player, self.feeds, precision
-                )
-        return found
+                sides = reference, player
+                apart[player.name] = wrong_as_a_whole(judges, graph, values, sides)
+        return _Seen(done, apart=apart)
