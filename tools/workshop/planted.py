@@ -10,6 +10,8 @@ from ...runtime.ir.dtypes import FLOATS, bfloat16
 from ...runtime.ir.types import Array
 
 _TILE = 16
+_ROWS = 8
+_CUT_BITS = 16
 _FEW_BITS = 11
 _MANY = 16
 _WARP = 32
@@ -198,6 +200,33 @@ def _some(share: float, change: Callable[[Array, float], Array]) -> Plant:
     return plant
 
 
+def _rows_of_tiles(x: Array) -> Array | None:
+    """Have every eighth row hold what the one before does: the last one of a tile."""
+    if x.ndim < 2 or x.shape[-2] < _ROWS:
+        return None
+    x[..., _ROWS - 1 :: _ROWS, :] = x[..., _ROWS - 2 :: _ROWS, :][..., : x.shape[-2] // _ROWS, :]
+    return x
+
+
+def _cut_off(x: Array) -> Array | None:
+    """Round towards zero to sixteen bits, as who forgets to round does."""
+    if x.size < _MANY:
+        return None
+    part, exponent = np.frexp(x.astype(np.float64))
+    return np.ldexp(np.trunc(np.ldexp(part, _CUT_BITS)), exponent - _CUT_BITS)
+
+
+def _greatest_of_a_row(x: Array, rng: np.random.Generator) -> Array | None:
+    """Have the greatest element of one row be the second one of it."""
+    if x.ndim < 2 or x.shape[-1] < 2:
+        return None
+    rows = x.reshape(-1, x.shape[-1])
+    row = rows[int(rng.integers(len(rows)))]
+    order = np.argsort(row)
+    row[order[-1]] = row[order[-2]]
+    return rows.reshape(x.shape)
+
+
 def _stale_row(x: Array) -> Array | None:
     axis = next((i for i in reversed(range(x.ndim - 1)) if x.shape[i] > 1), None)
     if axis is None:
@@ -285,6 +314,8 @@ ANY: dict[str, Plant] = {
     "odd columns again": lambda x, _: _pairs(x),
     "two neighbours swapped": _two_swapped,
     "two warps swapped": lambda x, _: _warps_swapped(x),
+    "a channel shifted": _channel(lambda part: np.roll(part, 1, -1) if part.ndim else part),
+    "last rows of tiles again": lambda x, _: _rows_of_tiles(x),
     "half of it again": lambda x, _: _half_again(x),
     "one pixel off": lambda x, _: np.roll(x, 1, -2) if x.ndim > 2 and x.shape[-2] > 1 else None,
 }
@@ -307,6 +338,8 @@ FLOATING: dict[str, Plant] = {
     "the smallest quarter zero": lambda x, _: _small_to_zero(x),
     "the least element negated": lambda x, _: _least_negated(x),
     "a bit flipped": _bit_flipped,
+    "cut off to sixteen bits": lambda x, _: _cut_off(x),
+    "a row without its greatest": _greatest_of_a_row,
     "a row times 1.01": _rows_by(lambda row: row * row.dtype.type(1.01)),
     "a row plus 0.5 %": _rows_by(lambda row: row + 5e-3 * _scale(row)),
     "a row's mean": _rows_by(_mean),
