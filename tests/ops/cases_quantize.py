@@ -30,6 +30,11 @@ def odd_numbers(dtype: Any) -> Case:
     return Case("QuantizeLinear", inputs, {}, constants=(1, 2), error=0)
 
 
+def of_no_range(x: Array) -> tuple[Array, Array, Array]:
+    """What there is of a range with NaN; see docs/rulings.md."""
+    return np.zeros(x.shape, np.uint8), np.array(np.nan, FLOAT32), np.array(0, np.uint8)
+
+
 def dequantized(
     shape: tuple[int, ...], scale: Array, dtype: Any, *, zero: bool = True, **attributes: Any
 ) -> Case:
@@ -83,6 +88,14 @@ QUANTIZE = [
     Case("DynamicQuantizeLinear", (np.abs(draw(1, (3, 5))) + 1,), outputs=3, error=0),
     Case("DynamicQuantizeLinear", (np.zeros((3, 5), np.float32),), outputs=3, error=0),
     Case("DynamicQuantizeLinear", (np.array(2.5, np.float32),), outputs=3, error=0),
+    Case(
+        "DynamicQuantizeLinear",
+        (np.array([1, np.nan, -1], np.float32),),
+        {},
+        of_no_range,
+        outputs=3,
+        error=0,
+    ),
 ]
 DEQUANTIZE = [
     *(dequantized((2, 3, 4), scales(2), to) for to in (*BYTES, np.uint16, np.int16)),
