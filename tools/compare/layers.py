@@ -405,7 +405,9 @@ class _Match:
         reference, *runners = self.players
         apart: dict[str, tuple[Finding, ...]] = {}
         for player in () if self.cumulative else runners:
-            if first_wrong(done[player.name]) is None:
+            # What other programs make of a graph that is not the file's says nothing of the file.
+            is_theirs = graph is plain or not isinstance(player, FilePlayer)
+            if is_theirs and first_wrong(done[player.name]) is None:
                 self.tell(f"{player.name}: running the whole graph")
                 sides = reference, player
                 apart[player.name] = wrong_as_a_whole(judges, graph, values, sides)
