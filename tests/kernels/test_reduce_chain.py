@@ -32,7 +32,7 @@ from tercet.runtime.ops.reduce import (
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape
 
-from .cubins import all_compile
+from .cubins import OptimizedPtxCompiler, all_compile
 from .dry import Net, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
@@ -291,3 +291,32 @@ def test_many_rows_are_read_in_wide_words(fold: type[Reduce], emulated: CudaBack
     constants = dict(launch.source.constants)
     assert (constants["VECTOR"], constants["SHARES"]) == (8, 128)
     compare(Sample(net.graph, net.feeds), emulated, error=1e-3)
+
+
+def test_many_rows_are_requested_at_once(cache: Path) -> None:
+    """What several rows need is on its way before the first of them is combined."""
+    net = Net()
+    branches = [net.input(32, 56, 56, 64, dtype=float16) for _ in range(2)]
+    net.graph.set_outputs({"y": net.apply(ReduceMean(), net.apply(Add(), *branches), axes(1, 2))})
+    infer(net.graph)
+    (launch,) = launches(planned(net.graph))
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    before, _, _ = ptx.partition("cvt.f32.f16")
+    assert before.count("ld.global.v4") == 2 * dict(launch.source.constants)["AHEAD"] == 16
+
+
+@needs_compiler
+@pytest.mark.parametrize("along", [True, False], ids=["along", "across"])
+def test_rows_that_are_not_full(
+    along: bool, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of several rows at once, or vectors of a row, are those that there are."""
+    monkeypatch.setattr(reduction_kernel, "FEW_BLOCKS", 0)
+    net = Net()
+    dims = (3, 7, 1100) if along else (3, 1100, 8)
+    x = product(net, *dims)
+    net.graph.set_outputs({"y": net.apply(ReduceMean(), x, axes(2 if along else 1))})
+    infer(net.graph)
+    (launch,) = (each for each in launches(planned(net.graph)) if each.source.file == FILE)
+    assert dict(launch.source.constants)["AHEAD"] > 1
+    compare(Sample(net.graph, net.feeds), emulated)

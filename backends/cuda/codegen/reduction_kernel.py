@@ -40,6 +40,8 @@ MAX_ROWS, SECTOR = 8, 32
 #: Vectors of a row that a thread reduces where there are many rows: with one, a warp would end
 #: before the next one starts.
 SERIAL = 4
+#: Bytes of operands that a thread requests before it combines the first, and rows of them at most.
+AHEAD_BYTES, MAX_AHEAD = 256, 8
 #: Elements that one thread reduces at most where there are few blocks; others take several passes.
 MAX_SERIAL, FEW_BLOCKS = 64, 64
 
@@ -96,7 +98,7 @@ def chain_reduction(
                 *_apart(chain, behind),
                 f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
                 f"#define BEHIND(X) {' '.join(f'X({j})' for j in others)}",
-                f"#define ELEMENT(q) chain({', '.join(f'words{i}.at[q]' for i in numbers)})",
+                f"#define ELEMENT(q) chain({', '.join(f'words{i}[row].at[q]' for i in numbers)})",
                 f"#define RESULT(a, q) {result}",
             ]
         ),
@@ -191,7 +193,9 @@ def _spread(
     args: dict[str, Given] = {"strides": of_result(result), "results": results, "sizes": outer}
     args |= {**divisors(outer), "count": count, "folds": inner}
     args |= {f"fold_{name}": value for name, value in divisors(inner).items()}
+    ahead = _ahead(ceil_div(count, shares * (vector if along else 1)), vector, operands)
     constants = [("RANK", len(outer)), ("FOLDED", len(inner)), ("VECTOR", vector)]
+    constants += [("AHEAD", ahead)]
     for i, (t, walk, move, slot) in enumerate(zip(operands, walks, moves, slots, strict=True)):
         args |= {f"a{i}": t, f"strides{i}": of_result(move), f"steps{i}": of_fold(move)}
         args |= {f"table{i}": table_of(walk.table), f"origin{i}": walk.origin}
@@ -228,6 +232,15 @@ def _shares(
     while shares < min(most, THREADS) and results // widest * shares < ENOUGH:
         shares *= 2
     return shares, widest
+
+
+def _ahead(rows: int, vector: int, operands: Sequence[Tensor]) -> int:
+    """Return how many of its rows, or vectors of its row, a thread requests at once."""
+    nbytes = vector * sum(each.dtype.itemsize for each in operands)
+    ahead = 1
+    while 2 * ahead <= min(rows, MAX_AHEAD, AHEAD_BYTES // nbytes):
+        ahead *= 2
+    return ahead
 
 
 def _few_shares(results: int, count: int, vector: int, *, along: bool) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 // A chain of elementwise operators, reduced over some axes, and another chain over the results, in one pass over
 // memory. SHARES threads share a result. ALONG: the axis whose elements are adjacent is reduced, and a thread
-// computes VECTOR adjacent elements of it; otherwise a thread has VECTOR adjacent results.
+// computes VECTOR adjacent elements of it; otherwise a thread has VECTOR adjacent results. It requests AHEAD of its
+// rows, or vectors of its row, before it combines the first.
 //
 // Operands are read where they are, also through nodes that move elements, as in moved.cu: element i, with
 // i = origin + the sum of position * stride + an entry of a table; the positions along RANK axes that stay and
@@ -33,7 +34,8 @@ struct Folds {  // outermost first
 #define BEGIN(i) Index from##i = offset##i, entry##i = slot##i;
 #define STEP(i) from##i += position * steps##i.at[axis], entry##i += position * slot_steps##i.at[axis];
 #define LOOK(i) const int found##i = TABLED##i ? table##i[entry##i] : 0;
-#define READ(i) const Words<A##i> words##i = words_or_zeros<INNER##i>(a##i + from##i + found##i, found##i >= 0);
+#define WORDS(i) Words<A##i> words##i[AHEAD];
+#define READ(i) words##i[row] = words_or_zeros<INNER##i>(a##i + from##i + found##i, found##i >= 0);
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 reduce_chain(Y* y, Ints strides, Index results, Ints sizes, Ints factors, Ints shifts, Index count, Folds folds,
@@ -55,17 +57,27 @@ reduce_chain(Y* y, Ints strides, Index results, Ints sizes, Ints factors, Ints s
 #pragma unroll
     for (int q = 0; q < COLUMNS; ++q) state[q] = start();
     if (i < results) {
-#pragma unroll 4
-        for (Index k = share * ADJACENT; k < count; k += SHARES * ADJACENT) {
-            OPERANDS(BEGIN)
-            for_each_axis<FOLDED>(k, folds, fold_factors, fold_shifts, [&](int axis, Index position) {
-                OPERANDS(STEP)
-            });
-            OPERANDS(LOOK)
-            OPERANDS(READ)
+        for (Index first = share * ADJACENT; first < count; first += AHEAD * SHARES * ADJACENT) {
+            OPERANDS(WORDS)
 #pragma unroll
-            for (int q = 0; q < VECTOR; ++q)
-                state[ALONG ? 0 : q] = combine(state[ALONG ? 0 : q], element(A(ELEMENT(q)), k + (ALONG ? q : 0)));
+            for (int row = 0; row < AHEAD; ++row) {
+                const Index next = first + row * (SHARES * ADJACENT), k = next < count ? next : count - ADJACENT;
+                OPERANDS(BEGIN)
+                for_each_axis<FOLDED>(k, folds, fold_factors, fold_shifts, [&](int axis, Index position) {
+                    OPERANDS(STEP)
+                });
+                OPERANDS(LOOK)
+                OPERANDS(READ)
+            }
+#pragma unroll
+            for (int row = 0; row < AHEAD; ++row) {
+                const Index k = first + row * (SHARES * ADJACENT);
+                if (k < count)
+#pragma unroll
+                    for (int q = 0; q < VECTOR; ++q)
+                        state[ALONG ? 0 : q] =
+                            combine(state[ALONG ? 0 : q], element(A(ELEMENT(q)), k + (ALONG ? q : 0)));
+            }
         }
     }
     if constexpr (ALONG) {
