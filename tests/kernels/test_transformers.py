@@ -382,7 +382,7 @@ def test_six_elementwise_nodes_are_one_kernel() -> None:
 
 
 def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
-    """Others as well where they are computed again for few elements."""
+    """Others as well where they are computed again for few elements, or a few times."""
     graph = chain((Sub(), normal(1, 1, 1, 1)), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
     assert [launch.note for launch in launches(planned(graph))] == ["Sub+Mul"]
     graph = chain((Exp(), None), (Mul(), (2, 3, 4, 5)), x=(2, 1, 1, 5))
@@ -390,6 +390,8 @@ def test_cheap_nodes_of_a_smaller_tensor_join_their_reader() -> None:
     many = (2, MAX_REPEATED // 10, 2, 5)
     graph = chain((Exp(), None), (Mul(), many), x=(2, 1, 1, 5))
     assert [launch.note for launch in launches(planned(graph))] == ["Exp", "Mul"]
+    graph = chain((Exp(), None), (Mul(), (MAX_REPEATED, 4)), x=(MAX_REPEATED, 1))
+    assert [launch.note for launch in launches(planned(graph))] == ["Exp+Mul"]
 
 
 # ── whole models ─────────────────────────────────────────────────────────────────────────────────

@@ -191,6 +191,9 @@ MAX_CHAINED = 24
 #: Maximum number of elements for each of which a chain computes anew what it repeats along an axis,
 #: whatever the operator: less than a launch.
 MAX_REPEATED = 1 << 18
+#: Times that a chain computes the same number at most, whatever the operator, instead of reading
+#: it: coordinates that a Concat joins, which is a Where.
+FEW_TIMES = 4
 #: Operators of one or two instructions: faster to recompute than to read from memory.
 CHEAP = (
     *(ops.Add, ops.Sub, ops.Mul, ops.Neg, ops.Abs, ops.Max, ops.Min, ops.Relu, ops.Clip, ops.Where),
@@ -233,7 +236,8 @@ def is_worth_repeating(source: Node, shape: tuple[int, ...]) -> bool:
     if (1,) * (len(shape) - len(dims)) + dims == shape:
         return True
     ranks = {value.tensor.rank for value in source.distinct_reads if not value.is_constant}
-    cheap = isinstance(source.op, CHEAP) or prod(shape) <= MAX_REPEATED
+    few = max(MAX_REPEATED, FEW_TIMES * source.output.tensor.size)
+    cheap = isinstance(source.op, CHEAP) or prod(shape) <= few
     return cheap and ranks <= {len(shape)}
 
 
