@@ -14,6 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.conv import volume
+from tercet.backends.cuda.gemm.schedules import tma
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, bfloat16, float16, float32
 from tercet.runtime.ir.graph import Graph
@@ -158,6 +159,54 @@ def test_frames_in_place(
     compare(
         Sample(graph, {"x": normal(2, channels, 6, 9, 11).astype(float16)}), hopper, options=options
     )
+
+
+def residual(*dims: int, filters: int) -> Graph:
+    """A convolution of frames, and what is added to it, both behind others."""
+    graph = Graph("residual")
+    x, channels = graph.add_input("x", TensorType(float16, dims)), dims[1]
+    kernels = (
+        (channels, channels, 1, 1, 1),
+        (filters, channels, 3, 3, 3),
+        (filters, channels, 1, 1, 1),
+    )
+    first, second, third = (graph.constant(normal(*k).astype(float16), "w") for k in kernels)
+    y = graph.insert(Conv(), [x, first]).output
+    z = graph.insert(Conv(pads=(1,) * 6), [y, second], name="frames").output
+    r = graph.insert(Conv(), [y, third]).output
+    graph.set_outputs({"y": graph.insert(Relu(), [graph.insert(Add(), [z, r]).output]).output})
+    infer(graph)
+    return graph
+
+
+def test_residuals_of_volumes_are_added_by_tma() -> None:
+    """Nothing else is as fast, although operands like the result are read last (ResNet-3D)."""
+    (launch,) = (
+        each
+        for each in launches(planned(residual(32, 64, 16, 56, 56, filters=64)))
+        if "Add" in each.note and "Relu" in each.note
+    )
+    assert launch.entry == "mma_bulk"
+    assert dict(launch.constants)["VOLUME"]
+
+
+@needs_compiler
+def test_residuals_that_are_read_last(hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    suits = tma._suits
+    monkeypatch.setattr(volume.multistage, "time_of", lambda *_: inf)
+    monkeypatch.setattr(
+        volume, "_packing_time", lambda conv, planes: 1e3 if planes.packing else 0.0
+    )
+    monkeypatch.setattr(
+        tma,
+        "_suits",
+        lambda *a, along: suits(*a, along=along) and not tma._reads_ahead(a[2]),
+    )
+    graph, options = residual(2, 16, 6, 9, 11, filters=136), {"Conv": "volume"}
+    found = [e for e in launches(planned(graph, algorithms=options)) if e.entry == "mma_bulk"]
+    assert any(dict(launch.constants)["VOLUME"] and "Add" in launch.note for launch in found)
+    sample = Sample(graph, {"x": normal(2, 16, 6, 9, 11).astype(float16)})
+    compare(sample, hopper, options=replace(OPTIONS, algorithms=options))
 
 
 @pytest.mark.slow

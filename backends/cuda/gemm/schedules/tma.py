@@ -19,6 +19,7 @@ from ..tables.f16 import TMA
 from ..tile import (
     LAUNCH,
     MAX_CLUSTER,
+    MEMORY,
     TMA_CACHE,
     BlockWork,
     Config,
@@ -36,6 +37,8 @@ from .tma_staging import SmemLayout, Staging, TmaProduct, layouts, staged, weigh
 TALL = 8
 #: Results per thread of the tiles whose epilogues read ahead.
 EARLY = 32
+#: Microseconds in which an epilogue waits for operands like the result that it reads last.
+LATE = 1.0
 #: Bytes of a warp's store buffer: 16 rows of 32 float32 columns with a pitch of 40.
 STRIP = 16 * 40 * 4
 #: Tile width that suits any product.
@@ -74,10 +77,11 @@ def choose(
         p: the product.
         target: the GPU.
         along: whether the epilogue reads operands like the result, which only blocks with few
-            results per thread read ahead.
+            results per thread read ahead. Others are for volumes: what else multiplies these takes
+            twice as long.
     """
     found = (
-        _timed(p, staging, config, target)
+        _timed(p, staging, config, target, late=along and not _reads_ahead(config))
         for config, staging in _fitting(p, target)
         if _suits(p, staging, config, target, along=along)
     )
@@ -90,9 +94,22 @@ def candidates(p: TmaProduct, target: Target) -> Iterator[tuple[TimedConfig, Sta
 
 
 def _timed(
-    p: TmaProduct, staging: Staging, config: Config, target: Target
+    p: TmaProduct, staging: Staging, config: Config, target: Target, *, late: bool = False
 ) -> tuple[TimedConfig, Staging]:
-    return TimedConfig(_expected(p, staging, config, target), config), staging
+    expected = _expected(p, staging, config, target)
+    if late:
+        tiles = prod(p.tiles(staging.rows, config.tile))
+        expected += (
+            LATE * ceil_div(tiles, target.processors)
+            + p.gemm.c.size * p.gemm.dtype.itemsize / MEMORY
+        )
+    return TimedConfig(expected, config), staging
+
+
+def _reads_ahead(config: Config) -> bool:
+    """Whether the epilogue reads operands like the result before the products end."""
+    tile = config.tile
+    return config.splits > 1 or tile.bm * tile.bn <= EARLY * 128 * tile.groups
 
 
 def _fitting(p: TmaProduct, target: Target) -> Iterator[tuple[Config, Staging]]:
@@ -119,7 +136,7 @@ def _suits(p: TmaProduct, staging: Staging, config: Config, target: Target, *, a
     tile, whole = config.tile, config.splits == 1
     if not whole and prod(p.view.kernel) == 1:
         return False
-    if along and whole and tile.bm * tile.bn > EARLY * 128 * tile.groups:
+    if along and p.frames is None and not _reads_ahead(config):
         return False
     return not tile.deep or prod(p.tiles(staging.rows, tile)) * config.splits <= target.processors
 
