@@ -16,7 +16,24 @@ from ..ir.op import Op
 from ..ir.types import Shape, TensorType
 from ..ops.attention import Attention
 from ..ops.cuts import reduced_axes
-from ..ops.elementwise import Add, And, Cast, Max, Mean, Min, Mul, Or, Sum, Where
+from ..ops.elementwise import (
+    Abs,
+    Add,
+    And,
+    Cast,
+    Ceil,
+    Floor,
+    Max,
+    Mean,
+    Min,
+    Mul,
+    Or,
+    Relu,
+    Round,
+    Sign,
+    Sum,
+    Where,
+)
 from ..ops.gather import Gather, GatherND, OneHot
 from ..ops.movement import Concat, Expand, Pad, Slice, Split, Tile, Transpose
 from ..ops.norm import Dropout
@@ -301,6 +318,12 @@ def _is_inference(node: Node) -> bool:
     return training is None or (training.data is not None and not training.data.any())
 
 
+def _is_repeated(node: Node) -> bool:
+    """Whether a node does again what the one before has done: blocks that begin as a stem ends."""
+    before = node.operands[0].producer
+    return before is not None and type(before.op) is type(node.op)
+
+
 def _is_single(node: Node) -> bool:
     return len(node.inputs) == 1
 
@@ -400,6 +423,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
     Sum: _is_single,
     Tile: _keeps_shape,
     Transpose: _keeps_order,
+    **dict.fromkeys((Abs, Ceil, Floor, Relu, Round, Sign), _is_repeated),
 }
 #: What is written otherwise, by operator; reductions of one element give that element, and states
 #: of recurrent layers are zeros at first unless they are given.

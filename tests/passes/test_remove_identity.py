@@ -9,7 +9,21 @@ from tercet.runtime.ir.dtypes import DType, float8e4m3fn, float32, int4, int64, 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, And, Cast, Greater, Mul, Or, Relu, Where
+from tercet.runtime.ops.elementwise import (
+    Abs,
+    Add,
+    And,
+    Cast,
+    Ceil,
+    Floor,
+    Greater,
+    Mul,
+    Or,
+    Relu,
+    Round,
+    Sign,
+    Where,
+)
 from tercet.runtime.ops.gather import OneHot
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Tile, Transpose
@@ -286,3 +300,17 @@ def test_a_one_hot_of_what_it_cannot_write_stays(dtype: DType) -> None:
 
     after, _ = optimised(make(build, (2, SIZE)))
     assert kinds(after) == ["ArgMax", "OneHot", "Cast"]
+
+
+@pytest.mark.parametrize("op", [Abs(), Ceil(), Floor(), Relu(), Round(), Sign()], ids=str)
+def test_what_is_done_again_is_done_once(op: Op) -> None:
+    """Xception's stem ends with a Relu, and its first block begins with one."""
+
+    def build(g: Graph, x: Value) -> Value:
+        once = apply(g, op, x)
+        return apply(g, Concat(axis=0), apply(g, op, once), once)
+
+    before = make(build, (3, 5))
+    after, _ = optimised(before)
+    assert kinds(after).count(type(op).__name__) == 1
+    assert_same(before, after, 3, 5)
