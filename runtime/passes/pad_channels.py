@@ -35,6 +35,8 @@ IN_PAIRS, IN_FOURS, COPIED = 1.34, 1.2, 1.75
 #: Maximum number of words of channels that cost a layer no more than one channel does, its smallest
 #: tile; and of pixels for which storing them takes less time than to launch a copy.
 NARROW, FEW_PIXELS = 2, 1 << 17
+#: Channels of an input whose layer has a kernel of its own, for whole words of filters.
+INPUT = 4
 #: The same if no layer reads them, in float32, where channels are read one by one as well.
 CUT_AWAY = 1.125
 
@@ -95,7 +97,17 @@ def _pays(group: ChannelGroup, places: Places, word: int) -> bool:
     if any(cut % word for cuts in group.cuts.values() for cut in sorted(cuts)[:-1]):
         return bool(more <= COPIED) or _is_narrow(wholes, word)
     in_fours = all(max(cuts) % (word // 2) == 0 for cuts in group.cuts.values())
+    in_fours = in_fours and not any(map(_is_first, wholes))
     return bool(more <= (IN_FOURS if in_fours else IN_PAIRS))
+
+
+def _is_first(value: Value) -> bool:
+    """Whether a layer of few channels, as of an image's colours, computes an image."""
+    node = value.producer
+    if node is None or not isinstance(node.op, Conv) or node.op.group != 1:
+        return False
+    channels = channels_of(node.operands[0])
+    return channels is not None and channels <= INPUT
 
 
 def _is_narrow(places: Places, word: int) -> bool:

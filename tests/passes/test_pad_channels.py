@@ -264,6 +264,22 @@ def test_narrow_images_of_many_pixels_stay_as_they_are() -> None:
     assert padded(make(weighed, (2, 8, 400, 400)))[1] == []
 
 
+@pytest.mark.parametrize(("channels", "count"), [(3, 16), (8, 12)])
+def test_filters_of_first_layers_are_whole_words(channels: int, count: int) -> None:
+    """CSPNeXt's first layer, whose kernel computes eight filters at a time; others read fours."""
+
+    def build(graph: Graph, x: Value) -> Value:
+        return conv(graph, apply(graph, Relu(), conv(graph, x, 12, 3)), 8)
+
+    graph = make(build, (2, channels, 6, 5))
+    after, _ = padded(graph)
+    first = next(node for node in after.nodes if isinstance(node.op, Conv))
+    assert first.output.tensor.dims[1] == count
+    x = normal(2, channels, 6, 5)
+    expected, found = (run(each, x, np.float64) for each in (graph, after))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
 def test_parts_of_float32_begin_at_words_if_nothing_else_is_read() -> None:
     graph = make(focal, SHAPE)
     copy, said = padded(graph, "float32")

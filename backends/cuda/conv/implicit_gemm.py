@@ -30,6 +30,8 @@ from .estimates import MIN_CHANNELS
 
 #: Pixels and filters per block of implicit.cu.
 BM, BN = 128, 64
+#: Microseconds that a block takes besides its products: layers of few terms (encoders of speech).
+BLOCK = 2.3
 
 
 def implicit_formats(conv: ConvProblem) -> Formats | str:
@@ -111,7 +113,8 @@ def implicit_time(conv: ConvProblem) -> float:
     pixels = ceil_div(ceil_div(conv.pixels, phases), BM) * phases
     blocks = pixels * ceil_div(conv.filters, BN) * conv.group
     steps = ceil_div(ceil_div(conv.taps, phases) * conv.channels, 16)
-    return 3.0 + steps * (0.6 + 1.45 * ceil_div(blocks, conv.setting.target.processors))
+    rounds = ceil_div(blocks, conv.setting.target.processors)
+    return 3.0 + steps * 0.6 + rounds * (BLOCK + 1.45 * steps)
 
 
 @record
