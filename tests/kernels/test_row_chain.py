@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen import row_kernel
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32, float64
 from tercet.runtime.ir.graph import Value
@@ -193,6 +194,20 @@ def test_kernels_compile(target: Target, cache: Path) -> None:
 )
 def test_other_kernels(build: Callable[[Net], Value]) -> None:
     assert FILE not in {launch.file for launch in launches(planned(sample_of(build).graph))}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("count", "shares"), [(9, 1), (16, 1), (40, 4)])
+def test_short_rows_have_a_thread_each(
+    count: int, shares: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights of the windows of outlooking attention (VOLO), where there are many."""
+    monkeypatch.setattr(row_kernel, "ENOUGH", 1)
+    sample = sample_of(lambda net: squared_relu(net, 2, 70, count))
+    (launch,) = launches(planned(sample.graph))
+    assert launch.file == FILE
+    assert dict(launch.constants)["SHARES"] == shares
+    compare(sample, emulated)
 
 
 @needs_compiler

@@ -302,7 +302,8 @@ def _along(rows: int, count: int, vector: int, kept: int, nbytes: int) -> tuple[
         Elements of a word, threads of a row, threads of a block.
     """
     words, shares = count // vector, 1
-    least = min(WARP, SECTOR // (vector * nbytes))
+    # Adjacent threads read adjacent rows if these are that short.
+    least = 1 if count * nbytes <= SECTOR else min(WARP, SECTOR // (vector * nbytes))
     while shares < min(MAX_ALONG, words) and (
         ceil_div(words, shares) * vector > kept or shares < least or rows * shares < ENOUGH
     ):
