@@ -13,7 +13,7 @@ from typing import Any
 from ...runtime.base.record import record
 from ...runtime.ir.op import Op
 from ...runtime.ops.attention import Attention
-from ...runtime.ops.conv import Conv
+from ...runtime.ops.conv import Col2Im, Conv
 from ...runtime.ops.elementwise import Div
 from ...runtime.ops.gather import Gather, ScatterElements, ScatterND
 from ...runtime.ops.matmul import Gemm, MatMul
@@ -88,6 +88,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("codegen.recurrences", "recurrence_at"),
         Finder("conv.correlation", "correlation_at"),
     ),
+    Col2Im: (Finder("conv.folded", "folded_blocks_at"),),
     Conv: (
         Finder("conv.image_filters", "image_filters_at"),
         Finder("conv.inverted_residual", "inverted_residual_at", ("tail", "cast_before")),

@@ -7,8 +7,9 @@ from ....runtime.ops.conv import CausalConvWithState, Col2Im, DeformConv
 from ....runtime.ops.window import window
 from ..algorithms.registry import Answer, kernel, need_dtypes, need_known
 from ..codegen.elementwise import NUMBERS
+from ..conv.folded import fold_columns
 from ..recipe.launch import Launch, each
-from ..recipe.operands import Tensor, by_axis, index_type, three
+from ..recipe.operands import Tensor, by_axis
 from ..recipe.source import arithmetic
 
 
@@ -16,30 +17,7 @@ from ..recipe.source import arithmetic
 def col2im(op: Col2Im, y: Tensor, x: Tensor, image_shape: Tensor, block_shape: Tensor) -> Answer:
     """Sum blocks into images; each thread gathers the contributions to one element."""
     refused = need_known(block_shape=block_shape) or need_dtypes(NUMBERS, x)
-    if refused:
-        return refused
-    if y.rank > 5:
-        return f"{y.rank - 2} spatial axes"
-    view = window(op, y.dims[2:], block_shape.ints)
-    steps = {"KERNEL": view.kernel, "STRIDE": view.strides, "DILATION": view.dilations}
-    return each(
-        "conv/fold_columns.cu",
-        "fold_columns",
-        y.size,
-        {
-            **{"x": x, "y": y, "count": y.size},
-            "sizes": {
-                **{"blocks": three(view.output, 1), "out": three(y.dims[2:], 1)},
-                "pad": three(view.pads_begin, 0),
-            },
-        },
-        types=(("X", x.dtype), ("A", arithmetic(x.dtype)), ("Index", index_type(x.size, y.size))),
-        constants=tuple(
-            (f"{name}{axis}", step)
-            for name, values in steps.items()
-            for axis, step in enumerate(three(values, 1))
-        ),
-    )
+    return refused or fold_columns(op, y, x, block_shape.ints)
 
 
 @kernel(DeformConv)
