@@ -72,7 +72,7 @@ def folded_blocks_at(graph: Graph, fold: Node, free: Set[Node]) -> FoldedBlocks 
         return None
     moved = movement(chain_to(graph, maker, free))
     block = given[1].data
-    if moved is None or block is None or fold.output.tensor.rank > 5:
+    if moved is None or block is None or len(fold.output.tensor.dims) > 5:
         return None
     steps = _steps(moved, Tensor(moved.x), Tensor(x), int(prod(block)))
     return None if isinstance(steps, str) else FoldedBlocks(fold, moved)

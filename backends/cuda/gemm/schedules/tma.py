@@ -99,10 +99,8 @@ def _timed(
     expected = _expected(p, staging, config, target)
     if late:
         tiles = prod(p.tiles(staging.rows, config.tile))
-        expected += (
-            LATE * ceil_div(tiles, target.processors)
-            + p.gemm.c.size * p.gemm.dtype.itemsize / MEMORY
-        )
+        nbytes = prod(p.gemm.shape[:2]) * p.gemm.dtype.itemsize
+        expected += LATE * ceil_div(tiles, target.processors) + nbytes / MEMORY
     return TimedConfig(expected, config), staging
 
 
