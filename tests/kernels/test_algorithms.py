@@ -118,6 +118,18 @@ def test_the_least_estimate_is_taken_and_no_other_recipe_is_made(
         assert set(made[:-1]) <= refused
 
 
+@pytest.mark.parametrize("images", [1, 32])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_encoders_of_speech_are_no_textbook_products(
+    dtype: type[np.floating[Any]], images: int
+) -> None:
+    """Blocks of few terms take most of their time to begin and to store (wav2vec 2.0)."""
+    selector, task = tasked(
+        *(512, 1, 10), x=(images, 1, 16000), strides=(5,), dtype=dtype, target=H200
+    )
+    assert selector.pick(task).algorithm != "implicit_gemm"
+
+
 def test_estimates_of_a_known_problem_make_no_recipe() -> None:
     for shape in itertools.islice(shapes(), 20):
         selector, task = tasked(*shape.pop("w"), **shape)
