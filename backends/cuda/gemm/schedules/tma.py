@@ -77,8 +77,8 @@ def choose(
         p: the product.
         target: the GPU.
         along: whether the epilogue reads operands like the result, which only blocks with few
-            results per thread read ahead. Others are for volumes: what else multiplies these takes
-            twice as long.
+            results per thread read ahead. Others are for volumes: what else multiplies these may
+            take half as long again.
     """
     found = (
         _timed(p, staging, config, target, late=along and not _reads_ahead(config))
