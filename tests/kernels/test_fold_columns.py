@@ -55,7 +55,9 @@ def test_results(case: str, emulated: CudaBackend) -> None:
 
 @pytest.mark.parametrize("target", [A100, H200], ids=lambda target: target.arch)
 def test_every_case_compiles(target: Target, cache: Path) -> None:
-    found = [each for case in CASES for each in launches(planned(sample_of(case).graph))]
+    samples = (*map(sample_of, CASES), outlooked(float16, 3, 16, 2))
+    plans = (launches(planned(sample.graph)) for sample in samples)
+    found = [each for plan in plans for each in plan if each.entry != "elementwise"]
     assert {launch.entry for launch in found} == {"fold_columns"}
     all_compile({launch.source: None for launch in found}, target, cache, COMPILES)
     assert_arguments(found, target, cache)
