@@ -190,6 +190,22 @@ def test_groups_have_their_zero_points() -> None:
     np.testing.assert_array_equal(found[:, 0], np.where(group, -50, -3))
 
 
+def test_groups_of_two_bits() -> None:
+    """onnxruntime's CPU takes four bits for each weight where there is a g_idx."""
+    group = np.array([1, 0] * 16, np.int32)
+    inputs = {
+        "A": np.eye(32, dtype=np.float32),
+        "B": np.full((1, 2, 4), 0b11_10_01_00, np.uint8),
+        "scales": np.array([[1, 10]], np.float32),
+        "zero_points": None,
+        "g_idx": group,
+    }
+    sample = Sample("MatMulNBits", inputs, {"K": 32, "N": 1, "block_size": 16, "bits": 2})
+    (found,) = tercet.load(model_of(sample)).run(feeds_of(sample)).values()
+    wanted = np.tile([-2, -1, 0, 1], 8) * np.where(group, 10, 1)
+    np.testing.assert_array_equal(found[:, 0], wanted)
+
+
 def test_the_other_way_around() -> None:
     """MatMulBnb4 with transB=0, which onnxruntime's CPU does not have."""
     rng, n, k = np.random.default_rng(1), 4, 6
