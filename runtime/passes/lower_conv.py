@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from ..ir.chains import chain_behind
@@ -14,7 +14,7 @@ from ..ops.matmul import Gemm, MatMul
 from ..ops.movement import Slice, Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
-from ..ops.window import window
+from ..ops.window import Window, window
 from .driver import Context
 from .editing import Builder, drop, is_static, shape_of
 from .linear import as_linear
@@ -25,6 +25,8 @@ from .transpose_images import IMAGES, to_channels_first, to_channels_last
 _OF_ROWS = MatMul | Gemm | LayerNormalization | RMSNormalization
 #: Images have at most three spatial axes on most devices: one that is joined, and two others.
 _MIN_RANK, _MAX_OTHERS = 6, 2
+#: The size in a Reshape that follows from the others.
+_INFERRED = -1
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
@@ -177,19 +179,32 @@ def _multiply_pixels(graph: Graph, node: Node) -> str:
 def _plain_axes(node: Node) -> tuple[int, ...]:
     """Return the spatial axes of a Conv over more than three that have windows of one element.
 
-    There are none if that leaves more than two others.
+    There are none if that leaves more than two others, or one of unknown size, or if the sizes of
+    several are unknown: a Reshape can infer one.
     """
     x, w = (*node.inputs, None, None)[:2]
     image, filters = shape_of(x), shape_of(w)
     if not isinstance(node.op, Conv) or not image or not filters or len(image) < _MIN_RANK:
         return ()
-    sizes, kernel = _integers(image[2:]), _integers(filters[2:])
-    if not sizes or not kernel:
+    sizes, kernel = _sizes(image[2:]), _integers(filters[2:])
+    inferred = [k for size, k in zip(sizes, kernel, strict=False) if size == _INFERRED]
+    if not kernel or inferred not in ([], [1]):
         return ()
-    view = window(node.op, sizes, kernel)
+    view = _window(node, sizes, kernel)
     ends = zip(view.kernel, view.strides, view.pads_begin, view.pads_end, strict=True)
     plain = tuple(axis for axis, each in enumerate(ends) if each == (1, 1, 0, 0))
-    return plain if len(sizes) - len(plain) <= _MAX_OTHERS else ()
+    known = all(size != _INFERRED or axis in plain for axis, size in enumerate(sizes))
+    return plain if known and len(sizes) - len(plain) <= _MAX_OTHERS else ()
+
+
+def _window(node: Node, sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+    """Return the window of a Conv; an axis of unknown size counts only if it has one element."""
+    return window(node.op, tuple(1 if size == _INFERRED else size for size in sizes), kernel)
+
+
+def _sizes(sizes: Shape) -> tuple[int, ...]:
+    """Return sizes as a Reshape may have them, where one at most is unknown."""
+    return tuple(size if isinstance(size, int) else _INFERRED for size in sizes)
 
 
 def _integers(sizes: Shape) -> tuple[int, ...]:
@@ -201,8 +216,8 @@ def _integers(sizes: Shape) -> tuple[int, ...]:
 def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
     """Replace a Conv by one with a single axis in the place of some, in front of the others."""
     x, w, *bias = node.inputs
-    sizes, kernel = (_integers((shape_of(value) or ())[2:]) for value in (x, w))
-    view = window(node.op, sizes, kernel)
+    sizes, kernel = (_sizes((shape_of(value) or ())[2:]) for value in (x, w))
+    view = _window(node, sizes, kernel)
     others = tuple(axis for axis in range(len(sizes)) if axis not in plain)
     order = (0, 1, *(2 + axis for axis in (*plain, *others)))
     add = Builder(graph, node, f"{node.name}.joined", (node,))
@@ -216,7 +231,9 @@ def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
     def kept(values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(values[axis] for axis in others)
 
-    image = shaped(transposed(x, order), prod(sizes[axis] for axis in plain), *kept(sizes))
+    joined = [sizes[axis] for axis in plain]
+    rows = _INFERRED if _INFERRED in joined else prod(joined)
+    image = shaped(transposed(x, order), rows, *kept(sizes))
     op = Conv(
         group=getattr(node.op, "group", 1),
         strides=(1, *kept(view.strides)),
@@ -224,7 +241,7 @@ def _join(graph: Graph, node: Node, plain: tuple[int, ...]) -> str:
         pads=(0, *kept(view.pads_begin), 0, *kept(view.pads_end)),
     )
     y = add(op, image, shaped(transposed(w, order), 1, *kept(kernel)), *bias, name=node.name)
-    y = shaped(y, *(sizes[axis] for axis in plain), *kept(view.output))
+    y = shaped(y, *joined, *kept(view.output))
     name, back = node.name, tuple(order.index(axis) for axis in range(len(order)))
     graph.replace(node, [transposed(y, back) or y])
     return f"Conv '{name}' is one over {len(others) + 1} axes"

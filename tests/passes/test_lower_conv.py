@@ -162,6 +162,44 @@ def test_axes_with_windows_of_one_element_are_joined(name: str, batch: Dim) -> N
         assert_same(graph, after)
 
 
+UNKNOWN = {
+    "one of several": ((1, 1, "batch", 3, 5, 2), (1, 1, 3, 1), {"pads": (0, 0, 1, 0, 0, 0, 1, 0)}),
+    "the only one": ((2, 1, 6, "batch", 5), (2, 1, 2), {}),
+    "the last": ((1, 1, 4, 5, 3, "batch"), (2, 3, 1, 1), {"strides": (2, 1, 1, 1)}),
+    "SAME": ((1, 1, 4, "batch", 5, 2), (2, 1, 3, 1), {"auto_pad": "SAME_LOWER"}),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_one_of_the_joined_axes_has_an_unknown_size(name: str) -> None:
+    """As where JAX adds up windows over all axes, that of the batch among them."""
+    shape, kernel, attributes = UNKNOWN[name]
+
+    def build(g: Graph, x: Value) -> Value:
+        return apply(g, Conv(**attributes), x, normal(3, shape[1], *kernel))
+
+    graph = make(build, shape)
+    after, log = optimised(graph)
+    joined = len(shape) > 5
+    assert log.counts.get("lower_conv", 0) == joined
+    (conv,) = (node for node in after.nodes if isinstance(node.op, Conv))
+    assert (len(conv.output.tensor.shape or ()) < len(shape)) == joined
+    assert_same(graph, after, *(size if isinstance(size, int) else 7 for size in shape))
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ((1, 1, "a", "b", 5, 4), (1, 1, 2, 2)),
+        ((1, 1, "a", 3, 5, 4), (2, 1, 1, 2)),
+        ((1, 1, "a", 3, 5, 4), (1, 2, 2, 2)),
+    ],
+)
+def test_axes_of_unknown_sizes_stay(shape: tuple[Dim, ...], kernel: tuple[int, ...]) -> None:
+    after, _ = optimised(make(lambda g, x: apply(g, Conv(), x, normal(4, 1, *kernel)), shape))
+    assert kinds(after) == ["Conv"]
+
+
 @pytest.mark.parametrize("kernel", [(2, 3, 2, 1), (2, 2, 2, 2)])
 def test_windows_over_three_axes_and_others_stay(kernel: tuple[int, ...]) -> None:
     graph = make(lambda g, x: apply(g, Conv(), x, normal(4, 6, *kernel)), (2, 6, 3, 4, 5, 4))
