@@ -71,6 +71,7 @@ _UNCONVERTED = {
     "ResizeBilinear ResizeNearestNeighbor ReverseV2 Rint Roll ScatterNd TensorScatterAdd "
     "TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate",
     "tensorflow_special": "Digamma Erfinv Lgamma Ndtri",
+    "tensorflow_xla": "XlaDynamicSlice XlaDynamicUpdateSlice",
 }
 #: Modules of operators in the domain of ONNX itself: onnxruntime's, and experimental ones.
 DEFAULT_DOMAIN = {
