@@ -93,3 +93,41 @@ def test_integers_in_masks_are_added_to_scores(kind: str) -> None:
     planned = tercet.inspect(model, placement="cuda", target="sm_90a", dims={"n": 6}).placement
     assert planned
     assert all(row.backend.startswith("cuda") for row in planned)
+
+
+@pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
+@pytest.mark.parametrize(("parts", "axis"), [("e, x", 0), ("x, e, x", -2)])
+def test_operands_without_elements_do_not_count(
+    parts: str, axis: int, options: dict[str, int]
+) -> None:
+    """onnxruntime skips them, too, unless it knows their sizes before it runs the model.
+
+    With optimisations, it computes them.
+    """
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 18]>
+      g (float[2, 4] x) => (float[a, b] y) <int64[2] divisors = {{2, 3}}> {{
+        shape = Shape (x)
+        sizes = Mod (shape, divisors)
+        e = ConstantOfShape (sizes)
+        y = Concat <axis = {axis}> ({parts})
+      }}""")
+    x = X[0, :, 0, :4]
+    (y,) = tercet.load(model, backend="numpy", **options)(x)
+    wanted = run_onnxruntime(model, {"x": x}, "ORT_DISABLE_ALL")["y"]
+    np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (0,), (1, 0, 3)])
+def test_operands_with_elements_have_to_agree(shape: tuple[int, ...]) -> None:
+    text = """
+      <ir_version: 8, opset_import: ["" : 18]>
+      g (float[%s] x, float[2, 3] y) => (float[a, b] z) { z = Concat <axis = 0> (x, y) }"""
+    y = np.ones((2, 3), np.float32)
+    dims = ", ".join(map(str, shape))
+    with tercet.load(onnx.parser.parse_model(text % dims)) as model:
+        (found,) = model(np.zeros(shape, np.float32), y)
+        np.testing.assert_array_equal(found, y)
+    for others in (dims.replace("0", "1"), "2, 0"):
+        with pytest.raises(tercet.ModelError, match=r"to be concatenated|must agree"):
+            tercet.load(onnx.parser.parse_model(text % others))

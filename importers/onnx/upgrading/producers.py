@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
-from ....runtime.ir.types import TensorType
+from ....runtime.ir.types import Shape, TensorType
 from ..source.raw import RawNode
 from .rewrite import NodeSite, dtype_of, made, rank_of, without
 
@@ -65,6 +65,37 @@ def added_masks(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     cast = site.fresh(f"{mask}/added")
     inputs = (*node.inputs[:3], cast, *node.inputs[4:])
     return [made("Cast", (mask,), cast, to=TO_ONNX[wide]), node.change(inputs=inputs)]
+
+
+@written_by("Concat", ANY)
+def empty_operands(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Tensors without elements are left out if their other sizes are none of the result.
+
+    PyTorch's exporters write such nodes (masks of an Emformer); onnxruntime does not look at these
+    sizes when it runs a node, but only if it knows them before.
+    """
+    types = [site.type_of(name) if name else None for name in node.inputs]
+    shapes = [each.shape if isinstance(each, TensorType) else None for each in types]
+    full = next((shape for shape in shapes if shape is not None and 0 not in shape), None)
+    axis = node.attributes.get("axis")
+    if full is None or not isinstance(axis, int):
+        return [node]
+    kept = [
+        name
+        for name, shape in zip(node.inputs, shapes, strict=True)
+        if shape is None or 0 not in shape or not _adds_nothing(shape, full, axis)
+    ]
+    return [node.change(inputs=tuple(kept))]
+
+
+def _adds_nothing(empty: Shape, full: Shape, axis: int) -> bool:
+    """Whether no axis gets longer by a tensor that cannot be joined with another."""
+    if len(empty) != len(full):
+        return True
+    axis %= len(full) or 1
+    pairs = enumerate(zip(empty, full, strict=True))
+    known = [each for each in pairs if all(isinstance(size, int) for size in each[1])]
+    return empty[axis] == 0 and any(a != b for i, (a, b) in known if i != axis)
 
 
 @written_by("Resize", "pytorch", *ONNXRUNTIME)

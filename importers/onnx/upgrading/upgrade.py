@@ -52,7 +52,9 @@ def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
         return meant(node, site)
     _check_count(node, node.opset, site)
     nodes = [each.change(opset=NEWEST[each.domain]) for each in become(node, node.opset, site)]
-    return [each for upgraded in nodes for each in meant(upgraded, site)]
+    # Others are made here, and read what is not yet in the graph.
+    read = (meant(each, site) if each.op == node.op else [each] for each in nodes)
+    return [each for several in read for each in several]
 
 
 def _check_count(node: RawNode, opset: int, site: NodeSite) -> None:
