@@ -1,5 +1,7 @@
 """What nodes mean in files of producers that compute otherwise than ONNX's cases say."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -98,7 +100,7 @@ def test_integers_in_masks_are_added_to_scores(kind: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
 @pytest.mark.parametrize(("parts", "axis"), [("e, x", 0), ("x, e, x", -2)])
 def test_operands_without_elements_do_not_count(
-    parts: str, axis: int, options: dict[str, int]
+    parts: str, axis: int, options: dict[str, Any]
 ) -> None:
     """onnxruntime skips them, too, unless it knows their sizes before it runs the model.
 
