@@ -16,6 +16,7 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array, HostValue, TensorType
+from ...runtime.ops.movement import Concat, adds_nothing
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Weights
 from ...runtime.plan.host import HOST, HostDevice
@@ -88,6 +89,8 @@ class NumpyBackend:
         alone = self._alone.get(node)
         if alone is None:
             alone = self._alone[node] = NodeAlone()
+        if isinstance(node.op, Concat):
+            values = _fitted(values, node.op.axis)
         with np.errstate(all="ignore"), blas.one_thread() if node.op.dense else nullcontext():
             return _run(node, alone, [_laid_out(value) for value in values], weights)
 
@@ -154,6 +157,22 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
     return arrays if len(arrays) == len(found) else None
+
+
+def _fitted(values: Sequence[HostValue], axis: int) -> Sequence[HostValue]:
+    """Return what a Concat joins, where tensors that add nothing have sizes that fit.
+
+    Some are results of a Loop without iterations, of which only the number of axes is known.
+    """
+    arrays = [data for data in values if isinstance(data, np.ndarray)]
+    full = next((data.shape for data in arrays if data.size), None)
+    if full is None or len(arrays) < len(values):
+        return values
+    fitting = [size if i != axis % len(full) else 0 for i, size in enumerate(full)]
+    return [
+        data if data.size or not adds_nothing(data.shape, full, axis) else data.reshape(fitting)
+        for data in arrays
+    ]
 
 
 def _laid_out(value: HostValue) -> HostValue:

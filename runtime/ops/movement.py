@@ -118,6 +118,16 @@ class Concat(Op):
         return combine(result, lambda arrays: np.concatenate(arrays, axis), *tensors)
 
 
+def adds_nothing(empty: Dims, full: Dims, axis: int) -> bool:
+    """Whether a tensor without elements can neither be joined with another nor make it longer."""
+    if len(empty) != len(full):
+        return True
+    axis %= len(full) or 1
+    pairs = enumerate(zip(empty, full, strict=True))
+    known = [each for each in pairs if all(isinstance(size, int) for size in each[1])]
+    return empty[axis] == 0 and any(a != b for i, (a, b) in known if i != axis)
+
+
 @op
 class Split(Op):
     """Parts along `axis`: of the sizes `split`, or equal ones, of which the last is the smallest.

@@ -133,3 +133,28 @@ def test_operands_with_elements_have_to_agree(shape: tuple[int, ...]) -> None:
     for others in (dims.replace("0", "1"), "2, 0"):
         with pytest.raises(tercet.ModelError, match=r"to be concatenated|must agree"):
             tercet.load(onnx.parser.parse_model(text % others))
+
+
+@pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
+@pytest.mark.parametrize("count", [2, 0])
+def test_a_loop_without_iterations_adds_nothing(count: int, options: dict[str, Any]) -> None:
+    """The sizes of what it would have stacked are not known; onnxruntime takes 0, too."""
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["" : 18]>
+      g (float[N, K] x, int64 count, float[P, Q] z) => (float[A, B] y)
+      <int64[1] first = {0}, float zero = {0}> {
+        rows = Loop <body = one (int64 i, bool c) => (bool again, float[U] row) {
+          again = Identity (c)
+          place = Unsqueeze (i, first)
+          some = Gather (x, place)
+          above = Greater (some, zero)
+          which = Squeeze (above, first)
+          row = Compress (some, which)
+        }> (count, "")
+        y = Concat <axis = 0> (rows, z)
+      }""")
+    ones = np.ones((3, 4), np.float32)
+    feeds = {"x": ones, "count": np.array(count), "z": 2 * ones}
+    with tercet.load(model, backend="numpy", **options) as loaded:
+        (y,) = loaded.run(feeds).values()
+    np.testing.assert_array_equal(y, run_onnxruntime(model, feeds)["y"])

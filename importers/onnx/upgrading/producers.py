@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
-from ....runtime.ir.types import Shape, TensorType
+from ....runtime.ir.types import TensorType
+from ....runtime.ops.movement import adds_nothing
 from ..source.raw import RawNode
 from .rewrite import NodeSite, dtype_of, made, rank_of, without
 
@@ -83,19 +84,9 @@ def empty_operands(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     kept = [
         name
         for name, shape in zip(node.inputs, shapes, strict=True)
-        if shape is None or 0 not in shape or not _adds_nothing(shape, full, axis)
+        if shape is None or 0 not in shape or not adds_nothing(shape, full, axis)
     ]
     return [node.change(inputs=tuple(kept))]
-
-
-def _adds_nothing(empty: Shape, full: Shape, axis: int) -> bool:
-    """Whether no axis gets longer by a tensor that cannot be joined with another."""
-    if len(empty) != len(full):
-        return True
-    axis %= len(full) or 1
-    pairs = enumerate(zip(empty, full, strict=True))
-    known = [each for each in pairs if all(isinstance(size, int) for size in each[1])]
-    return empty[axis] == 0 and any(a != b for i, (a, b) in known if i != axis)
 
 
 @written_by("Resize", "pytorch", *ONNXRUNTIME)
