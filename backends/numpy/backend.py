@@ -16,13 +16,14 @@ from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.infer import infer
 from ...runtime.ir.op import Op
 from ...runtime.ir.types import Array, HostValue, TensorType
-from ...runtime.ops.movement import Concat, adds_nothing
+from ...runtime.ops.movement import Concat
 from ...runtime.options import Options
 from ...runtime.plan.backend import BuildContext, Claim, Decline, Weights
 from ...runtime.plan.host import HOST, HostDevice
 from ...runtime.plan.weights import WeightStore
 from .engine.apply import call, call_elementwise, elementwise_claim, in_place, kernel_claim
 from .engine.chain import Chain
+from .engine.fitted import fitted
 from .engine.fusion import chains
 from .engine.node_alone import NodeAlone, check
 from .engine.registry import BUILDERS, JOINERS, KERNELS, ORDERS, Builder, PlainKernel
@@ -90,7 +91,7 @@ class NumpyBackend:
         if alone is None:
             alone = self._alone[node] = NodeAlone()
         if isinstance(node.op, Concat):
-            values = _fitted(values, node.op.axis)
+            values = fitted(values, node.op.axis)
         with np.errstate(all="ignore"), blas.one_thread() if node.op.dense else nullcontext():
             return _run(node, alone, [_laid_out(value) for value in values], weights)
 
@@ -157,22 +158,6 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
     return arrays if len(arrays) == len(found) else None
-
-
-def _fitted(values: Sequence[HostValue], axis: int) -> Sequence[HostValue]:
-    """Return what a Concat joins, where tensors that add nothing have sizes that fit.
-
-    Some are results of a Loop without iterations, of which only the number of axes is known.
-    """
-    arrays = [data for data in values if isinstance(data, np.ndarray)]
-    full = next((data.shape for data in arrays if data.size), None)
-    if full is None or len(arrays) < len(values):
-        return values
-    fitting = [size if i != axis % len(full) else 0 for i, size in enumerate(full)]
-    return [
-        data if data.size or not adds_nothing(data.shape, full, axis) else data.reshape(fitting)
-        for data in arrays
-    ]
 
 
 def _laid_out(value: HostValue) -> HostValue:

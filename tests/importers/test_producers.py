@@ -137,9 +137,20 @@ def test_operands_with_elements_have_to_agree(shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
 @pytest.mark.parametrize("count", [2, 0])
-def test_a_loop_without_iterations_adds_nothing(count: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "join",
+    [
+        "y = Concat <axis = 0> (rows, z)",
+        "both = SequenceConstruct (rows, z) y = ConcatFromSequence <axis = 0> (both)",
+    ],
+    ids=["tensors", "a sequence"],
+)
+def test_a_loop_without_iterations_adds_nothing(
+    join: str, count: int, options: dict[str, Any]
+) -> None:
     """The sizes of what it would have stacked are not known; onnxruntime takes 0, too."""
-    model = onnx.parser.parse_model("""
+    model = onnx.parser.parse_model(
+        """
       <ir_version: 8, opset_import: ["" : 18]>
       g (float[N, K] x, int64 count, float[P, Q] z) => (float[A, B] y)
       <int64[1] first = {0}, float zero = {0}> {
@@ -151,8 +162,9 @@ def test_a_loop_without_iterations_adds_nothing(count: int, options: dict[str, A
           which = Squeeze (above, first)
           row = Compress (some, which)
         }> (count, "")
-        y = Concat <axis = 0> (rows, z)
-      }""")
+        JOIN
+      }""".replace("JOIN", join)
+    )
     ones = np.ones((3, 4), np.float32)
     feeds = {"x": ones, "count": np.array(count), "z": 2 * ones}
     with tercet.load(model, backend="numpy", **options) as loaded:

@@ -12,6 +12,7 @@ from ....runtime.ir.types import Array, TensorType
 from ....runtime.ops import sequence as ops
 from ....runtime.ops.movement import Concat
 from ....runtime.ops.shapes import same_shape
+from ..engine.fitted import fitted
 from ..engine.registry import kernel
 
 # ── sequences ────────────────────────────────────────────────────────────────────────────────────
@@ -98,6 +99,8 @@ def concat_from_sequence(op: ops.ConcatFromSequence, sequence: list[Any]) -> Arr
     """Concatenate the elements along an existing or a new axis."""
     if not sequence:
         raise ValueError("the list is empty; expected one tensor or more")
+    if not op.new_axis:
+        sequence = list(fitted(sequence, op.axis))
     types = [TensorType(element.dtype, element.shape) for element in sequence]
     if op.new_axis:
         for type_ in types[1:]:
