@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -25,7 +24,7 @@ from .engine.apply import call, call_elementwise, elementwise_claim, in_place, k
 from .engine.chain import Chain
 from .engine.fitted import fitted
 from .engine.fusion import chains
-from .engine.node_alone import NodeAlone, check
+from .engine.node_alone import Call, NodeAlone, check
 from .engine.registry import BUILDERS, JOINERS, KERNELS, ORDERS, Builder, PlainKernel
 from .engine.step import HostStep
 from .numerics import blas
@@ -89,11 +88,15 @@ class NumpyBackend:
         """Run one node on any values; see `Interpreter`."""
         alone = self._alone.get(node)
         if alone is None:
-            alone = self._alone[node] = NodeAlone()
+            alone = self._alone[node] = NodeAlone(_prepared(node.op))
         if isinstance(node.op, Concat):
             values = fitted(values, node.op.axis)
-        with np.errstate(all="ignore"), blas.one_thread() if node.op.dense else nullcontext():
-            return _run(node, alone, [_laid_out(value) for value in values], weights)
+        laid_out = [_laid_out(value) for value in values]
+        with np.errstate(all="ignore"):
+            if not node.op.dense:
+                return _run(node, alone, laid_out, weights)
+            with blas.one_thread():
+                return _run(node, alone, laid_out, weights)
 
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
@@ -153,7 +156,7 @@ def evaluate(op: Op, inputs: Sequence[Array | None], count: int) -> list[Array] 
     try:
         with np.errstate(all="ignore"), blas.one_thread():
             laid_out = [_laid_out(data) for data in inputs]
-            found = _run(node, NodeAlone(), laid_out, WeightStore(HOST))
+            found = _run(node, NodeAlone(_prepared(op)), laid_out, WeightStore(HOST))
     except (*FAILURES, MemoryError, TercetError):
         return None
     arrays = [data for data in found if isinstance(data, np.ndarray)]
@@ -170,23 +173,31 @@ def _laid_out(value: HostValue) -> HostValue:
 def _run(
     node: Node, alone: NodeAlone, values: Sequence[HostValue], weights: Weights
 ) -> Sequence[HostValue]:
-    op, kind = node.op, type(node.op)
     types = alone.types(node, values)
-    if isinstance(op, Custom):
-        return run_custom(node, values)
-    provide(kind)
     try:
-        if found := KERNELS.get(kind):
-            return call(op, found, list(values), types)[: len(node.outputs)]
-        arrays = [data if isinstance(data, np.ndarray) else None for data in values]
-        if kind in ELEMENTWISE:
-            return call_elementwise(op, arrays, types)
-        if kind in BUILDERS:
+        if alone.call is not None:
+            return alone.call(values, types)[: len(node.outputs)]
+        if type(node.op) in BUILDERS:
+            arrays = [data if isinstance(data, np.ndarray) else None for data in values]
             return _run_built(node, arrays, weights)
     except FAILURES:
-        check(node, values)
+        if not isinstance(node.op, Custom):
+            check(node, values)
         raise
-    raise UnsupportedError(f"numpy has no implementation of {kind.__name__}")
+    if isinstance(node.op, Custom):
+        return run_custom(node, values)
+    raise UnsupportedError(f"numpy has no implementation of {type(node.op).__name__}")
+
+
+def _prepared(op: Op) -> Call | None:
+    """Return the function that runs an operator alone, if it is one function for all inputs."""
+    kind = type(op)
+    provide(kind)
+    if found := KERNELS.get(kind):
+        return partial(call, op, found)
+    if kind in ELEMENTWISE:
+        return partial(call_elementwise, op, ELEMENTWISE[kind](op))
+    return None
 
 
 def _run_built(node: Node, arrays: Sequence[Array | None], weights: Weights) -> Sequence[HostValue]:

@@ -220,7 +220,6 @@ class Program:
         self, node: Node, values: Mapping[Value, HostValue], tally: Tally
     ) -> Sequence[HostValue]:
         inputs = [None if v is None else _value_of(v, values) for v in node.inputs]
-        where = f"node '{node.name}' ({node.kind})"
         try:
             if node in self._bodies:
                 bodies = self._bodies[node]
@@ -233,19 +232,19 @@ class Program:
             elif self._interpreter is not None:
                 results = self._interpreter.evaluate(node, inputs, self._resources.stores[HOST])
             else:
-                raise RuntimeError(f"{where} has no backend that runs it")
+                raise RuntimeError(f"{_where(node)} has no backend that runs it")
             for value, data in zip(node.outputs, results, strict=False):
                 tally.add(data, f"the result '{value.name}'")
         except ShapeError as error:
-            raise ModelError(f"{error}; inputs: {_texts(inputs)}", where=where) from error
+            raise ModelError(f"{error}; inputs: {_texts(inputs)}", where=_where(node)) from error
         except LimitError as error:
-            raise LimitError(f"{where}: {error}") from error
+            raise LimitError(f"{_where(node)}: {error}") from error
         except MemoryError as error:
-            raise out_of_memory(where, error) from error
+            raise out_of_memory(_where(node), error) from error
         except FAILURES as error:
-            raise DeviceError(f"{where}: {error}; inputs: {_texts(inputs)}") from error
+            raise DeviceError(f"{_where(node)}: {error}; inputs: {_texts(inputs)}") from error
         for value, data in zip(node.outputs, results, strict=False):
-            _check_type(value, data, where)
+            _check_type(node, value, data)
             if value.declared is not None:
                 self._resources.doubts.meet(value, type_of(data, value.type))
         return results
@@ -485,10 +484,15 @@ def _texts(values: Iterable[HostValue]) -> str:
     return ", ".join("(left out)" if v is None else str(type_of(v)) for v in values)
 
 
-def _check_type(value: Value, data: HostValue, where: str) -> None:
+def _where(node: Node) -> str:
+    return f"node '{node.name}' ({node.kind})"
+
+
+def _check_type(node: Node, value: Value, data: HostValue) -> None:
     """Raise ModelError for a result that contradicts inference, which later plans rely on."""
-    if isinstance(value.type, TensorType) and value.type.is_static:
-        found = type_of(data, value.type)
-        if found != value.type:
-            reason = f"gives '{value.name}' as {found}; the model says {value.type}"
-            raise ModelError(reason, where=where)
+    type_ = value.type
+    if isinstance(type_, TensorType) and type_.is_static:
+        if isinstance(data, np.ndarray) and (data.shape, data.dtype) == (type_.shape, type_.dtype):
+            return
+        reason = f"gives '{value.name}' as {type_of(data, type_)}; the model says {type_}"
+        raise ModelError(reason, where=_where(node))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -27,7 +27,7 @@ class Tally:
     def add(self, value: HostValue, what: str) -> None:
         """Hold a value; raises LimitError as `Budget.take` does."""
         new = 0
-        for owner, data in _pieces(value):
+        for owner, data in _owners(value):
             count, nbytes = self._owners.get(owner, (0, -1))
             if nbytes < 0:
                 nbytes = bytes_of(data)
@@ -40,7 +40,7 @@ class Tally:
     def lend(self, values: Iterable[HostValue]) -> None:
         """Register values whose memory belongs to the caller."""
         for value in values:
-            for owner, _ in _pieces(value):
+            for owner, _ in _owners(value):
                 count, _ = self._owners.get(owner, (0, 0))
                 self._owners[owner] = count + 1, 0
 
@@ -69,14 +69,15 @@ class Tally:
     def drop(self, value: HostValue) -> None:
         """Release a value."""
         gone = 0
-        for owner, _ in _pieces(value):
+        for owner, _ in _owners(value):
             count, nbytes = self._owners.pop(owner)
             if count > 1:
                 self._owners[owner] = count - 1, nbytes
             else:
                 gone += nbytes
-        self._budget.give(gone)
-        self._taken -= gone
+        if gone:
+            self._budget.give(gone)
+            self._taken -= gone
 
     def close(self) -> None:
         """Release all values."""
@@ -85,17 +86,15 @@ class Tally:
         self._taken = 0
 
 
-def _pieces(value: HostValue) -> Iterator[tuple[int, Array | dict[object, object]]]:
-    """Yield the owners of a value's memory, by identity."""
+def _owners(value: HostValue) -> Sequence[tuple[int, Array | dict[object, object]]]:
+    """Return the owners of a value's memory, by identity."""
     if isinstance(value, np.ndarray):
-        while isinstance(value.base, np.ndarray):
-            value = value.base
-        yield id(value), value
-    elif isinstance(value, dict):
-        yield id(value), value
-    elif isinstance(value, list):
-        for each in value:
-            yield from _pieces(each)
+        while isinstance(base := value.base, np.ndarray):
+            value = base
+        return ((id(value), value),)
+    if isinstance(value, dict):
+        return ((id(value), value),)
+    return [owner for each in value for owner in _owners(each)] if isinstance(value, list) else ()
 
 
 def check_sizes(graph: Graph, budget: Budget, on_host: bool) -> None:

@@ -235,6 +235,8 @@ def bytes_of(data: Array | dict[object, object]) -> int:
     if isinstance(data, dict):
         return _ENTRY * len(data)
     nbytes = data.nbytes
+    if data.base is None and not data.dtype.hasobject:
+        return nbytes
     if 0 in data.strides:
         repeated = (n for n, stride in zip(data.shape, data.strides, strict=True) if stride == 0)
         nbytes //= max(1, prod(repeated))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from math import gcd, prod
 from typing import Any
@@ -179,7 +179,10 @@ def _is_one_axis(x: Array) -> bool:
 
 
 def call(
-    op: Op, kernel: PlainKernel, inputs: list[HostValue], types: Sequence[ValueType | None] = ()
+    op: Op,
+    kernel: PlainKernel,
+    inputs: Sequence[HostValue],
+    types: Sequence[ValueType | None] = (),
 ) -> tuple[HostValue, ...]:
     """Call a plain function and return new values, of these types if known."""
     if kernel.views:
@@ -197,11 +200,15 @@ def _as_value(result: Any) -> HostValue:
 
 
 def call_elementwise(
-    op: Op, inputs: list[Array | None], types: Sequence[ValueType | None] = ()
+    op: Op,
+    function: Callable[..., object],
+    inputs: Sequence[HostValue],
+    types: Sequence[ValueType | None] = (),
 ) -> tuple[Array, ...]:
-    """Run an elementwise operator on arrays; return a new array, of a given type if known."""
-    out = _empty(op, inputs, types)
-    ELEMENTWISE[type(op)](op)(*inputs, out=out)
+    """Call an elementwise operator's function; return a new array, of a given type if known."""
+    arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
+    out = _empty(op, arrays, types)
+    function(*arrays, out=out)
     return (out,)
 
 

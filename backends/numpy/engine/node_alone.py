@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
 
 from ....runtime.base.guard import need
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import string
 from ....runtime.ir.graph import Node
 from ....runtime.ir.infer import check_types
 from ....runtime.ir.types import HostValue, TensorType, ValueType, type_of
@@ -19,6 +18,8 @@ KNOWN = 1 << 16
 FEW, MAX_SETS = 64, 16
 
 Types = tuple[ValueType | None, ...]
+#: Runs an operator on values and returns results of these types.
+Call = Callable[[Sequence[HostValue], Types], tuple[HostValue, ...]]
 
 
 @record
@@ -42,18 +43,23 @@ class _Results:
         return all(isinstance(t, TensorType) and t.is_static for t in self.types)
 
 
-#: Marks a set of inputs seen once.
-_ONCE = _Results((), 0, "")
+#: Mark sets of inputs seen never and once.
+_NEVER, _ONCE = _Results((), 0, ""), _Results((), 0, "")
 
 
 class NodeAlone:
     """The result types of a node for inputs seen so far; it does not keep the node alive.
 
+    Args:
+        call: runs its operator on any inputs and returns results of these types, if known; None if
+            there is no such function.
+
     Shapes usually follow from those of the inputs, else from a few elements, such as those that a
     Reshape reads. Otherwise types are inferred in each run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call: Call | None) -> None:
+        self.call = call
         # None if elements matter.
         self._by_shapes: dict[Hashable, _Results | None] = {}
         self._by_elements: dict[Hashable, _Results | None] = {}
@@ -65,14 +71,15 @@ class NodeAlone:
             LimitError: they would be too large; nothing has been allocated.
         """
         found = self._looked_up(node, values) or _inferred(node, values, KNOWN)
-        need(found.nbytes, found.what)
+        if found.nbytes:
+            need(found.nbytes, found.what)
         return found.types
 
     def _looked_up(self, node: Node, values: Sequence[HostValue]) -> _Results | None:
         shapes: list[Hashable] = []
         for data in values:
-            if isinstance(data, np.ndarray) and data.dtype != string:
-                shapes.append((data.dtype, data.shape))
+            if isinstance(data, np.ndarray) and not data.dtype.hasobject:
+                shapes += (data.dtype, data.shape)
             elif data is None:
                 shapes.append(None)
             else:
@@ -96,15 +103,16 @@ class NodeAlone:
 
         Growing shapes never recur, so a first occurrence is not cached.
         """
-        if key not in known:
+        found = known.get(key, _NEVER)
+        if found is _NEVER:
             if len(known) >= MAX_SETS:
                 known.clear()
             known[key] = _ONCE
             return None
-        if known[key] is _ONCE:
+        if found is _ONCE:
             found = _inferred(node, values, maximum)
-            known[key] = found if found.is_static else None
-        return known[key]
+            known[key] = found = found if found.is_static else None
+        return found
 
 
 def check(node: Node, values: Sequence[HostValue]) -> None:

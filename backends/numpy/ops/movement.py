@@ -47,6 +47,12 @@ def tile(op: movement.Tile, data: Array, repeats: Array, *, out: Array) -> None:
     np.copyto(split, data.reshape([part for count in data.shape for part in (1, count)]))
 
 
+@kernel(movement.Concat)
+def concatenate(op: movement.Concat, *parts: Array | None, out: Array) -> None:
+    """Concatenate the inputs of a node that runs alone."""
+    np.concatenate([part for part in parts if part is not None], op.axis, out)
+
+
 @builder(movement.Concat)
 def concat(chain: Chain, site: BuildContext, options: Options) -> HostStep | str:
     """Concatenate the inputs."""
