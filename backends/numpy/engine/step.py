@@ -29,6 +29,7 @@ from ....runtime.ir.types import Array
 from ....runtime.plan.backend import BuildContext, Run, Stream, View
 from ....runtime.plan.host import array, logical
 from ..numerics import blas
+from ..numerics.calls import direct
 from .cost import blocks_worth
 from .thread_pool import POOL
 
@@ -208,6 +209,7 @@ class HostRun:
     __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes", "_sharing")
 
     def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
+        jobs = [[list(map(direct, tape)) for tape in tapes] for tapes in jobs]
         self._jobs, self._nodes = jobs, nodes
         # A single block is faster without other threads.
         alone = [call for tape in jobs[0] for call in tape]

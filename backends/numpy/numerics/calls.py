@@ -19,6 +19,9 @@ from ....runtime.ir.types import Array
 clip: Callable[..., Any] = getattr(umath, "clip", np.clip)
 einsum: Callable[..., Any] = getattr(multiarray, "c_einsum", np.einsum)
 
+#: What `np.copyto` calls: two thirds of its overhead, but not public.
+_copy: Callable[..., Any] = getattr(np.copyto, "_implementation", np.copyto)
+
 #: Ufuncs that refuse their result as a third operand.
 _BY_NAME = {np.maximum, np.minimum}
 
@@ -37,3 +40,35 @@ def calling(
 def summing(subscripts: str, *operands: Array, out: Array) -> Callable[[], Any]:
     """Return the call ``np.einsum(subscripts, *operands, out=out)``."""
     return partial(einsum, subscripts, *operands, out=out)
+
+
+def direct(call: Callable[[], object]) -> Callable[[], object]:
+    """Return a call with the same effect that numpy starts sooner, where there is one.
+
+    It takes results by position faster than by name. Single elements without axes need no iterator,
+    which takes as long as the rest of a call on a few elements.
+    """
+    if not isinstance(call, partial):
+        return call
+    function, operands, named = call.func, call.args, call.keywords
+    if function is np.copyto:
+        return partial(_copy, *operands, **named)
+    if not isinstance(function, np.ufunc) or function.nout != 1:
+        return call
+    out = named["out"] if "out" in named else operands[-1]
+    inputs = operands[: function.nin]
+    if len(inputs) != function.nin or not isinstance(out, np.ndarray):
+        return call
+    if function.signature is None and any(_fills(x, out) for x in inputs):
+        inputs = tuple(map(_without_axes, inputs))
+    if named.keys() <= {"out"} and function not in _BY_NAME:
+        return partial(function, *inputs, out)
+    return partial(function, *inputs, *operands[function.nin :], **named)
+
+
+def _fills(x: object, out: Array) -> bool:
+    return isinstance(x, np.ndarray) and x.shape == out.shape and x.size > 1
+
+
+def _without_axes(x: object) -> object:
+    return x.reshape(()) if isinstance(x, np.ndarray) and x.size == 1 else x

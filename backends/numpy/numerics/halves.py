@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +19,25 @@ from . import calls
 #: Elements per block, so that intermediate results stay in the cache; and fewest for which several
 #: calls are faster than one of numpy.
 BLOCK, FEWEST = 1 << 15, 512
-#: Bits of a float32: its magnitude, its exponent, and its sign.
-_MAGNITUDE, _EXPONENT, _SIGN = np.int32(0x7FFFFFFF), np.int32(0x7F800000), np.int32(-(1 << 31))
+#: Bits of a float32: its magnitude, its exponent, and its sign. Numbers are arrays, which numpy
+#: otherwise makes of them in every call.
+_MAGNITUDE, _EXPONENT = np.array(0x7FFFFFFF, np.int32), np.array(0x7F800000, np.int32)
+_SIGN = np.array(-(1 << 31), np.int32)
 #: What makes 13 a difference of exponents, with last places that make up for the bias of 1/2 in
 #: float16's place: -126 << 10 modulo 2¹⁶.
 _LAST = 2 << 10
-_THIRTEEN = np.int32((13 << 23) + _LAST)
+_THIRTEEN = np.array((13 << 23) + _LAST, np.int32)
 #: The last place of 1/2 is the smallest float16; and infinity.
 _HALF = np.array((126 << 23) + _LAST, np.int32).view(float32)
 _TOP = np.array(np.inf, float32)
 #: Adds the low 16 bits, and all bits less 13 places, in the upper half of an int32.
-_JOIN = np.int32((1 << 16) + (1 << 3))
+_JOIN = np.array((1 << 16) + (1 << 3), np.int32)
+#: Numbers of places.
+_PLACES_13, _PLACES_16 = np.array(13, np.int32), np.array(16, np.int32)
 #: Bits of the first float32 that is not a finite float16, and of infinity.
 _OVER, _INFINITE = 0x47800000, 0x7F800000
 #: Sign, exponent and fraction of a float16 in float32's places, and what the exponent lacks.
-_PLACES, _SCALE = np.int32(-0x70002000), np.array(2.0**112, float32)
+_PLACES, _SCALE = np.array(-0x70002000, np.int32), np.array(2.0**112, float32)
 #: The first float16 that is not finite, by its bits, and the first negative one.
 _SPECIAL, _NEGATIVE_SPECIAL = 0x7C00, 0xFC00
 
@@ -96,16 +101,16 @@ def _widen(out: Array, source: Array, spare: Array | None) -> None:
 
     Calls on rows of larger arrays take several times as long: they work on contiguous copies.
     """
-    halves = np.ascontiguousarray(source).view(np.int16)
-    if halves.max() >= _SPECIAL or halves.view(np.uint16).max() >= _NEGATIVE_SPECIAL:
+    halves = (source if source.flags.c_contiguous else source.copy()).view(np.int16)
+    if _max(halves) >= _SPECIAL or _max(halves.view(np.uint16)) >= _NEGATIVE_SPECIAL:
         np.copyto(out, source)
         return
     bits = out.view(np.int32) if spare is None else spare[: out.size].reshape(out.shape)
     np.copyto(bits, halves)  # with its sign extended
-    np.left_shift(bits, np.int32(13), out=bits)
-    np.bitwise_and(bits, _PLACES, out=bits)
+    np.left_shift(bits, _PLACES_13, bits)
+    np.bitwise_and(bits, _PLACES, bits)
     found = bits.view(float32)
-    np.multiply(found, _SCALE, out=found)
+    np.multiply(found, _SCALE, found)
     if spare is not None:
         np.copyto(out, found)
 
@@ -117,20 +122,26 @@ def _narrow(out: Array, source: Array, spare: Array) -> None:
     places of the sum are the fraction, whose leading one is carried into the exponent.
     """
     total, found = (part[: source.size].reshape(source.shape) for part in spare)
-    bits = np.ascontiguousarray(source).view(np.int32)
-    np.bitwise_and(bits, _EXPONENT, out=found)
-    np.add(found, _THIRTEEN, out=found)
-    calls.clip(found.view(float32), _HALF, _TOP, found.view(float32))  # a maximum takes 3 times
-    np.bitwise_and(bits, _MAGNITUDE, out=total)
-    is_over = total.max() >= _OVER
-    np.add(total.view(float32), found.view(float32), out=total.view(float32))
-    np.multiply(total, _JOIN, out=total)
+    sums, last = total.view(float32), found.view(float32)
+    bits = (source if source.flags.c_contiguous else source.copy()).view(np.int32)
+    np.bitwise_and(bits, _EXPONENT, found)
+    np.add(found, _THIRTEEN, found)
+    calls.clip(last, _HALF, _TOP, last)  # a maximum takes 3 times
+    np.bitwise_and(bits, _MAGNITUDE, total)
+    is_over = _max(total) >= _OVER
+    np.add(sums, last, sums)
+    np.multiply(total, _JOIN, total)
     if is_over:
         magnitude = np.bitwise_and(bits, _MAGNITUDE)
         np.copyto(total, 0x7C00 << 16, where=magnitude >= _OVER)
         payload = ((magnitude >> 13) & 0x3FF) << 16
         np.copyto(total, 0x7E00 << 16 | payload, where=magnitude > _INFINITE)
-    np.bitwise_and(bits, _SIGN, out=found)
-    np.bitwise_or(total, found, out=total)
-    np.right_shift(total, np.int32(16), out=total)
+    np.bitwise_and(bits, _SIGN, found)
+    np.bitwise_or(total, found, total)
+    np.right_shift(total, _PLACES_16, total)
     np.copyto(out.view(np.int16), total, casting="unsafe")
+
+
+def _max(x: Array) -> Any:
+    """Return the greatest element; `ndarray.max` is a function in Python."""
+    return np.maximum.reduce(x, None)
