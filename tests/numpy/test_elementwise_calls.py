@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -179,3 +180,22 @@ def test_exponentials_below_zero(dtype: np.dtype, size: int) -> None:
         elementwise_call(ELEMENTWISE[ops.Shrink](ops.Shrink(lambd=1.5, bias=0.5)), x, out=found)()
     want = np.where(wide < -1.5, wide + 0.5, np.where(wide > 1.5, wide - 0.5, 0))
     np.testing.assert_allclose(found.astype(np.float64), want, tolerance, 0)
+
+
+@pytest.mark.parametrize("to", [np.float32, np.int8, np.bool_, np.float16, bfloat16])
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float64, np.float16, np.bool_])
+def test_conversions_are_calls_of_numpy(dtype: type, to: type) -> None:
+    x = np.arange(-3, 4).astype(dtype)
+    found = np.empty(x.shape, to)
+    call = elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=1)), x, out=found)
+    call()
+    assert found.tolist() == x.astype(to).tolist()
+    has_halves = np.float16 in (dtype, to)
+    assert isinstance(call, partial)
+    assert (call.func is np.copyto) == (not has_halves)
+
+
+def test_conversions_of_strings_are_those_of_a_node_alone() -> None:
+    x, found = np.array(["1", "-2.5"], object), np.empty(2, np.float32)
+    elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=1)), x, out=found)()
+    assert found.tolist() == [1, -2.5]

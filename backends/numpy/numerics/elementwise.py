@@ -211,17 +211,23 @@ def shift(op: ops.BitShift) -> Function:
 # ── conversion ───────────────────────────────────────────────────────────────────────────────────
 
 
-def cast(op: ops.Cast | ops.CastLike) -> Function:
-    """Convert to the dtype of `out`."""
-    saturate, round_mode = bool(op.saturate), op.round_mode
+class Conversion:
+    """Converts to the dtype of `out`.
 
-    def function(x: Array, like: Array | None = None, *, out: Array) -> None:
+    Args:
+        op: its operator.
+    """
+
+    def __init__(self, op: ops.Cast | ops.CastLike) -> None:
+        self._saturate, self._round_mode = bool(op.saturate), op.round_mode
+
+    def __call__(self, x: Array, like: Array | None = None, *, out: Array) -> None:
+        """Convert `x`."""
         if is_stored(x.dtype, out.dtype):
             store(out, x)
-        else:
-            np.copyto(out, convert(x, out.dtype, saturate=saturate, round_mode=round_mode))
-
-    return function
+            return
+        how = {"saturate": self._saturate, "round_mode": self._round_mode}
+        np.copyto(out, convert(x, out.dtype, **how))
 
 
 def bit_cast(x: Array, *, out: Array) -> None:
@@ -442,8 +448,8 @@ ELEMENTWISE: dict[type[Op], Row] = {
     ops.IsNaN: _same(is_nan),
     ops.IsInf: is_inf,
     ops.Where: _same(where),
-    ops.Cast: cast,
-    ops.CastLike: cast,
+    ops.Cast: Conversion,
+    ops.CastLike: Conversion,
     ops.BitCast: _same(bit_cast),
     ops.Acos: _same(np.arccos),
     ops.Acosh: _same(np.arccosh),

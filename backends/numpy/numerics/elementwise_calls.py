@@ -10,7 +10,8 @@ import numpy as np
 from ....runtime.ir.dtypes import float16, float32, float64
 from ....runtime.ir.types import Array
 from . import calls
-from .elementwise import Function, clip, divide, greatest, least, prelu, relu
+from .convert import is_stored
+from .elementwise import Conversion, Function, clip, divide, greatest, least, prelu, relu
 from .halves import store, widened
 
 #: Minus infinity, zero and infinity.
@@ -25,6 +26,9 @@ def elementwise_call(
     if float16 in dtypes and (float32 in dtypes or _is_single(function)):
         return partial(_with_singles, function, *operands, out=out)
     x, *bounds = operands
+    if isinstance(function, Conversion) and x is not None and is_stored(x.dtype, out.dtype):
+        has_halves = float16 in (x.dtype, out.dtype)
+        return partial(store, out, x) if has_halves else partial(np.copyto, out, x, "unsafe")
     limits = None if x is None or x.dtype != out.dtype else _LIMITS.get(out.dtype)
     if limits is None or function not in (clip, relu, greatest, least):
         return calls.calling(function, *operands, out=out)

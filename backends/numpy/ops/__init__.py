@@ -39,6 +39,7 @@ FILES = (
     "packed_columns",
     "pool",
     "quantize",
+    "quantize_dynamic",
     "quantize_products",
     "random",
     "recurrent",

@@ -26,7 +26,6 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.quantize import (
     ConvInteger,
     DequantizeLinear,
-    DynamicQuantizeLinear,
     MatMulInteger,
     QLinearConv,
     QLinearMatMul,
@@ -110,26 +109,6 @@ def dequantize_linear(
         wide = wide - shift.astype(wide.dtype)
     found = wide.astype(float32, copy=False) * factor.astype(float32, copy=False)
     return convert(found, op.output_dtype or scale.dtype).reshape(x.shape)
-
-
-@kernel(DynamicQuantizeLinear)
-def dynamic_quantize_linear(op: DynamicQuantizeLinear, x: Array) -> tuple[Array, Array, Array]:
-    """Quantize to uint8 by the range of `x` and 0; the scale of all zeros is 1."""
-    low = np.minimum.reduce(x, None, initial=0)
-    high = np.maximum.reduce(x, None, initial=0)
-    scale = np.float32(high - low) / np.float32(255)
-    scale = np.float32(1) if scale == 0 else scale
-    zero_point = round_to_integer(np.asarray(-low / scale), uint8)
-    quantized = np.empty(x.shape, uint8)
-    elements, found = x.reshape(-1), quantized.reshape(-1)
-    for first in range(0, x.size, BLOCK):
-        part = slice(first, first + BLOCK)
-        shifted = np.divide(elements[part], scale)
-        np.rint(shifted, shifted)
-        np.add(shifted, np.float32(zero_point), shifted)
-        for call in saturating(shifted, found[part]):
-            call()
-    return quantized, np.asarray(scale), zero_point
 
 
 # ── the same in blocks ───────────────────────────────────────────────────────────────────────────
