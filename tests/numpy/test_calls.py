@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tercet.backends.numpy.engine import step
-from tercet.backends.numpy.numerics.calls import direct
+from tercet.backends.numpy.numerics.calls import direct, multiplying
 
 X = np.array([[1.5, -2, 0], [np.nan, np.inf, 1e-40]], np.float32)
 
 
-def _calls(out: np.ndarray) -> dict[str, Callable[[], object]]:
+def _calls(out: np.ndarray[Any, Any]) -> dict[str, Callable[[], object]]:
     one, row = np.array([[3]], np.float32), np.array([3, 4, 5], np.float32)
     numbers = np.array([1, 2, 3], np.int8)
     return {
@@ -76,3 +77,48 @@ def test_steps_start_their_calls_so() -> None:
         run = step.HostRun([[[partial(np.add, X, X), partial(np.copyto, X, X)]]], ())
     run.play()
     assert found == [np.add, np.copyto]
+
+
+def _factors(rows: int, terms: int, columns: int, dtype: Any) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(rows + 100 * columns)
+    shapes = (rows, terms), (terms, columns), (rows, columns)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("stack", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("rows", [1, 2, 5, 33])
+@pytest.mark.parametrize("columns", [1, 2, 7, 48])
+def test_small_products_are_the_same(
+    rows: int, columns: int, stack: tuple[int, ...], dtype: Any
+) -> None:
+    a, b, want = (x.reshape(stack + x.shape) for x in _factors(rows, 19, columns, dtype))
+    np.matmul(a, b, out=want)
+    found = np.empty_like(want)
+    call = direct(partial(np.matmul, a, b, out=found))
+    assert isinstance(call, partial)
+    assert (call.func is np.matmul) == (rows == columns == 1)
+    for _ in range(2):
+        call()
+        assert found.tobytes() == want.tobytes()
+    found.fill(np.nan)
+    multiplying(np.empty_like(a), b, found)(a)
+    assert found.tobytes() == want.tobytes()
+
+
+def test_other_products_stay_what_they_are() -> None:
+    a, b, out = _factors(4, 6, 8, np.float32)
+    large = _factors(80, 6, 80, np.float32)
+    stack = [np.stack([x, x]) for x in (a, b, out)]
+    whole = [x.astype(np.int32) for x in (a, b, out)]
+    turned = [a, np.ascontiguousarray(b.T).T, out]
+    for factors in (large, stack, whole, turned, [a[:, 1:], b[1:], out], [a, b, out.astype(float)]):
+        call = direct(partial(np.matmul, *factors[:2], out=factors[2]))
+        assert isinstance(call, partial)
+        assert call.func is np.matmul
+        want = np.matmul(*factors[:2])
+        call()
+        assert np.array_equal(factors[2], want)
+        factors[2].fill(0)
+        multiplying(np.empty_like(factors[0]), *factors[1:])(factors[0])
+        assert np.array_equal(factors[2], want)

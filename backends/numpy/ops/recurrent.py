@@ -26,7 +26,7 @@ from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.products import COLUMNS, is_small, recorded, sums
 from .movement import need_lengths
 from .recurrent_activations import HALF, Function, activations, sigmoid
-from .recurrent_steps import CellWeights, Step, gru_step, linear_gru_step, lstm_step, rnn_step
+from .recurrent_steps import Cell, CellWeights, Step, gru_step, linear_gru_step, lstm_step, rnn_step
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class _Layer:
         given: what these are in the beginning; None for zeros.
         shares: the input part of the gates [time, gates, directions, batch, hidden].
         y: every h in the order of the steps [time, directions, batch, hidden].
+        steps: for each step the pieces of its share that it reads (see `Cell`), and its h.
         is_direct: whether `y` is a view of the result.
     """
 
@@ -61,6 +62,7 @@ class _Layer:
     given: tuple[Array | None, ...]
     shares: Array
     y: Array
+    steps: Sequence[tuple[Sequence[Array], Array]]
     is_direct: bool
 
 
@@ -133,7 +135,7 @@ class _Sequences:
                 self.batch,
                 *self._columns(which, functions, peepholes is None),
             )
-            step, others = self._step(weights)
+            cell = self._step(weights)
             beginning = tuple(None if s is None else s[which] for s in states)
             h = np.zeros(weights.shape, dtype)
             shares = scratch((self.time, self.gates + self.is_linear, *weights.shape), dtype)
@@ -143,8 +145,12 @@ class _Sequences:
                 y = scratch((self.time, *weights.shape), dtype)
             elif self._is_backward(which.start):
                 y = y[::-1]
-            every = (h, *others)
-            yield _Layer(which, step, weights.halves, every, beginning, shares, y, is_direct)
+            pairs = zip(shares, y, strict=True)
+            steps = [([share[at] for at in cell.pieces], after) for share, after in pairs]
+            every = (h, *cell.states)
+            yield _Layer(
+                which, cell.step, weights.halves, every, beginning, shares, y, steps, is_direct
+            )
 
     def _columns(
         self, which: slice, functions: tuple[Function, ...], is_plain: bool
@@ -164,7 +170,7 @@ class _Sequences:
         each, together = (is_small(self.batch, self.hidden, n) for n in (self.hidden, rows))
         return self.hidden >= FEWEST and each == together
 
-    def _step(self, weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
+    def _step(self, weights: CellWeights) -> Cell:
         if isinstance(self.op, LSTM):
             return lstm_step(weights, bool(self.op.input_forget))
         if isinstance(self.op, RNN):
@@ -203,7 +209,7 @@ class _Sequences:
             self._start(layer, lengths)
             if lengths is None:
                 before = layer.states[0]
-                for share, after in zip(layer.shares, layer.y, strict=True):
+                for share, after in layer.steps:
                     layer.step(share, before, after)
                     before = after
             else:
@@ -236,7 +242,7 @@ class _Sequences:
         """Run the steps of sequences of different lengths: those that have ended keep states."""
         h, *others = layer.states
         after = np.empty_like(h)
-        for t, share in enumerate(layer.shares):
+        for t, (share, _) in enumerate(layer.steps):
             old = [state.copy() for state in others]
             layer.step(share, h, after)
             alive = (t < lengths)[:, np.newaxis]

@@ -6,18 +6,34 @@ times as long for calls on slices as for others of the same size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from ....runtime.base.record import record
 from ....runtime.ir.types import Array
+from ..numerics.calls import multiplying
 from ..numerics.products import recorded
 from .recurrent_activations import HALF, Function, sigmoid
 
-#: Computes the next state h from the input part of its gates and the last h.
-Step = Callable[[Array, Array, Array], object]
+#: Computes the next state h from the input part of its gates, in pieces, and the last h.
+Step = Callable[[Sequence[Array], Array, Array], object]
+
+
+@record
+class Cell:
+    """The steps of some directions.
+
+    Attributes:
+        step: computes a step.
+        states: what it overwrites besides h.
+        pieces: gates that it reads at once of the input part [gates, directions, batch, hidden].
+    """
+
+    step: Step
+    states: tuple[Array, ...] = ()
+    pieces: tuple[int | slice, ...] = (slice(None),)
 
 
 @record
@@ -62,7 +78,7 @@ def _product(
         found = by_gate.transpose(2, 0, 1, 3)
     call = recorded(state, matrix, product, is_fixed=weights.columns is not None)
     if isinstance(call, partial) and call.func is np.matmul:
-        return found, lambda before: np.matmul(before, matrix, product)
+        return found, multiplying(state, matrix, product)
 
     def multiply(before: Array) -> None:
         np.copyto(state, before)
@@ -85,21 +101,21 @@ def _sigmoids(weights: CellWeights) -> Function:
     return function
 
 
-def rnn_step(weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
+def rnn_step(weights: CellWeights) -> Cell:
     """Compute f(w x + r h + b)."""
     (f,) = weights.functions
-    product, multiply = _product(weights)
+    (product,), multiply = _product(weights)
     gate = np.empty(weights.shape, weights.r.dtype)
 
-    def step(share: Array, before: Array, after: Array) -> None:
+    def step(share: Sequence[Array], before: Array, after: Array) -> None:
         multiply(before)
-        np.add(product[0], share[0], gate)
+        np.add(product, share[0], gate)
         f(gate, after)
 
-    return step, ()
+    return Cell(step, pieces=(0,))
 
 
-def gru_step(weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
+def gru_step(weights: CellWeights) -> Cell:
     """Compute (1 - z) * g(candidate) + z * h, with h reset before its product."""
     f, (_, g) = _sigmoids(weights), weights.functions
     reset = np.empty(weights.shape, weights.r.dtype)
@@ -108,43 +124,45 @@ def gru_step(weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
     work = np.empty((3, *weights.shape), weights.r.dtype)
     gates, (z, k, new) = work[:2], work
 
-    def step(share: Array, before: Array, after: Array) -> None:
+    def step(share: Sequence[Array], before: Array, after: Array) -> None:
+        of_gates, of_new = share
         multiply(before)
-        np.add(product, share[:2], gates)
+        np.add(product, of_gates, gates)
         f(gates, gates)
         np.multiply(k, before, reset)
         multiply_reset(reset)
-        np.add(product_of_reset, share[2], new)
+        np.add(product_of_reset, of_new, new)
         g(new, new)
         np.subtract(before, new, k)
         np.multiply(k, z, k)
         np.add(k, new, after)
 
-    return step, ()
+    return Cell(step, pieces=(slice(2), 2))
 
 
-def linear_gru_step(weights: CellWeights) -> tuple[Step, tuple[Array, ...]]:
+def linear_gru_step(weights: CellWeights) -> Cell:
     """Reset h's product and its bias; shares are those of the candidate, z, k and this bias."""
     f, (_, g) = _sigmoids(weights), weights.functions
     product, multiply = _product(weights)
     work = np.empty((3, *weights.shape), weights.r.dtype)
     gates, (z, k, new) = work[:2], work
 
-    def step(share: Array, before: Array, after: Array) -> None:
+    def step(share: Sequence[Array], before: Array, after: Array) -> None:
+        of_new, others = share
         multiply(before)
-        np.add(product, share[1:], work)
+        np.add(product, others, work)
         f(gates, gates)
         np.multiply(new, k, new)
-        np.add(new, share[0], new)
+        np.add(new, of_new, new)
         g(new, new)
         np.subtract(before, new, k)
         np.multiply(k, z, k)
         np.add(k, new, after)
 
-    return step, ()
+    return Cell(step, pieces=(0, slice(1, None)))
 
 
-def lstm_step(weights: CellWeights, input_forget: bool) -> tuple[Step, tuple[Array, ...]]:
+def lstm_step(weights: CellWeights, input_forget: bool) -> Cell:
     """Compute c = f * c + i * g(gates), h = o * h(c); without peepholes, all gates at once."""
     f, g, h = weights.functions
     product, multiply = _product(weights)
@@ -176,17 +194,17 @@ def lstm_step(weights: CellWeights, input_forget: bool) -> tuple[Step, tuple[Arr
         np.multiply(factors, terms, parts)
         np.add(second, first, cell)
 
-    def step(share: Array, before: Array, after: Array) -> None:
+    def step(share: Sequence[Array], before: Array, after: Array) -> None:
         multiply(before)
-        np.add(product, share, gates)
+        np.add(product, share[0], gates)
         activate()
         update()
         h(cell, spare)
         np.multiply(o, spare, after)
 
-    def step_with_peepholes(share: Array, before: Array, after: Array) -> None:
+    def step_with_peepholes(share: Sequence[Array], before: Array, after: Array) -> None:
         multiply(before)
-        np.add(product, share, gates)
+        np.add(product, share[0], gates)
         for gate, weight in ((i, pi), (k, pf)):
             np.multiply(weight, cell, spare)
             np.add(gate, spare, gate)
@@ -200,7 +218,7 @@ def lstm_step(weights: CellWeights, input_forget: bool) -> tuple[Step, tuple[Arr
         np.multiply(o, spare, after)
 
     if weights.peepholes is None:
-        return step, (cell,)
+        return Cell(step, (cell,))
     size = weights.shape[2]
     pi, po, pf = (weights.peepholes[..., n * size : (n + 1) * size] for n in range(3))
-    return step_with_peepholes, (cell,)
+    return Cell(step_with_peepholes, (cell,))
