@@ -20,7 +20,7 @@ from . import thread_pool
 from .blocking import Block, Frame, cut, lengths, shares
 from .chain import Chain
 from .cost import ELEMENT, blocks_worth
-from .registry import PlainKernel
+from .registry import KERNELS, PlainKernel
 from .step import Bound, HostStep, Tape
 
 #: Elements per block for several calls, sized for the L2 cache.
@@ -124,6 +124,13 @@ def kernel_claim(node: Node, kernel: PlainKernel) -> Claim:
     if kernel.in_place and first is not None and not first.is_constant:
         pairs = ((node.output, first),) if first.type == node.output.type else ()
     return Claim((node,), build, in_place=pairs)
+
+
+def left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
+    """Return a step of the plain function."""
+    node = chain.head
+    kernel = KERNELS[type(node.op)]
+    return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
 
 
 def record_kernel(node: Node, kernel: PlainKernel, bound: Bound) -> Tape:

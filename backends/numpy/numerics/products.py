@@ -17,6 +17,7 @@ import numpy as np
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from . import blas, margins
+from .calls import direct
 
 #: Rows and columns without remainders in any of OpenBLAS's kernels.
 ROWS, COLUMNS = 4, 16
@@ -164,9 +165,12 @@ def _by_vector(vector: Array, b: Array, out: Array, grain: int, maximum: int) ->
     product = np.empty((*out.shape[:-1], rest.shape[-1]), out.dtype)
     found = product[..., : source.shape[-1]]
 
+    multiply = direct(partial(np.matmul, vector, rest, product))
+    copy = direct(partial(np.copyto, target, found))
+
     def finish() -> None:
-        np.matmul(vector, rest, out=product)
-        np.copyto(target, found)
+        multiply()
+        copy()
 
     def call() -> None:
         if whole:

@@ -5,16 +5,25 @@ Rows are transposed and combined as wholes, in the order in which numpy combines
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 
 #: Maximum elements of a row, and of one of floats to add: numpy adds eight and more in parts.
 SHORT, ADDED = 16, 7
 #: Minimum rows, and elements transposed at a time.
 MANY, BLOCK = 64, 1 << 15
+
+
+def takes_columns(function: np.ufunc, shape: tuple[int, ...], dtype: DType) -> bool:
+    """Whether rows of such an array are so many and so short that they are combined as wholes."""
+    *others, size = shape
+    most = ADDED if function is np.add and dtype.kind not in "iu" else SHORT
+    return 1 < size <= most and prod(others) >= MANY
 
 
 def reduced(function: np.ufunc, x: Array, **options: Any) -> Array:
@@ -26,8 +35,7 @@ def reduced(function: np.ufunc, x: Array, **options: Any) -> Array:
         options: the `initial` element.
     """
     size = x.shape[-1]
-    most = ADDED if function is np.add and x.dtype.kind not in "iu" else SHORT
-    if not 1 < size <= most or x.size < MANY * size:
+    if not takes_columns(function, x.shape, x.dtype):
         return function.reduce(x, -1, x.dtype, keepdims=True, **options)
     rows = x.reshape(-1, size)
     found, step = np.empty(len(rows), x.dtype), BLOCK // size

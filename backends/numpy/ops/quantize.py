@@ -35,11 +35,11 @@ from ....runtime.ops.window import window
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
-from ..engine.apply import BLOCK, record_kernel
+from ..engine.apply import BLOCK, left_to_kernel
 from ..engine.blocking import Frame, cut, lengths, shares
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
-from ..engine.registry import KERNELS, builder, kernel
+from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Piece, ScratchLayout, Tape, portions
 from ..numerics.convert import SHORT, convert, round_to_integer, saturating
 from ..numerics.products import is_small
@@ -147,13 +147,6 @@ def dequantize_in_blocks(chain: Chain, site: BuildContext, options: Options) -> 
     return HostStep(
         chain.title, site, partial(_record_dequantize, chain, op.axis, workers), workers
     )
-
-
-def left_to_kernel(chain: Chain, site: BuildContext) -> HostStep:
-    """Return a step of the plain function."""
-    node = chain.head
-    kernel = KERNELS[type(node.op)]
-    return HostStep(node.kind, site, lambda bound: [record_kernel(node, kernel, bound)])
 
 
 def _parameters(chain: Chain, axis: int, bound: Bound) -> tuple[Frame, Array, Array | None]:

@@ -19,6 +19,7 @@ from ....runtime.ops.quantize import ConvInteger, QLinearConv, QLinearMatMul
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
+from ..engine.apply import left_to_kernel
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, PRODUCT
 from ..engine.registry import builder
@@ -26,7 +27,6 @@ from ..engine.step import Bound, HostStep, ScratchLayout, Tape, portions
 from ..numerics.convert import saturating
 from ..numerics.exact_sums import ExactSums, farthest
 from ..windows.integer_convolution import IntegerConvolution, IntegerConvOperands
-from .quantize import left_to_kernel
 
 #: Maximum rows and elements of the right matrix of a block.
 ROWS, ELEMENTS = 256, 1 << 18

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ....runtime.base.guard import check_time
-from ....runtime.ir.dtypes import float64
+from ....runtime.ir.dtypes import float32, float64, int64
 from ....runtime.ir.types import Array
 from ....runtime.ops import reduce as ops
-from ..engine.registry import kernel
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import left_to_kernel
+from ..engine.chain import Chain
+from ..engine.registry import builder, kernel
+from ..engine.step import Bound, HostStep, Tape
 from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
-from ..numerics.short_rows import reduced
+from ..numerics.short_rows import reduced, takes_columns
 
 #: Elements of a row, and of all rows of a step, from which rows are accumulated as a whole; those
 #: between the ends of an axis that share the cache, and those between two checks of the deadline.
@@ -92,6 +98,50 @@ def reduce(op: ops.Reduce, data: Array, axes: Array | None = None, *, out: Array
     along = op.axes(given, data.ndim)
     wide = data if isinstance(op, ops.ReduceMax | ops.ReduceMin) else widened(data)
     np.copyto(out, REDUCERS[type(op)](wide, along).reshape(out.shape), casting="unsafe")
+
+
+#: Reductions that are one call of numpy, and the functions that combine two elements.
+UFUNCS: dict[type[ops.Reduce], np.ufunc] = {
+    ops.ReduceMax: np.maximum,
+    ops.ReduceMean: np.add,
+    ops.ReduceMin: np.minimum,
+    ops.ReduceProd: np.multiply,
+    ops.ReduceSum: np.add,
+}
+
+
+@builder(*UFUNCS)
+def reduce_in_place(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Reduce single and double precision along constant axes right into the result."""
+    op, (data, *others) = chain.head.op, chain.head.inputs
+    assert isinstance(op, ops.Reduce)
+    assert data is not None
+    given = others[0] if others else None
+    axes = np.zeros(0, int64) if given is None else given.data
+    if axes is None or data.tensor.dtype not in (float32, float64):
+        return left_to_kernel(chain, site)
+    dims = data.tensor.dims
+    along = op.axes(tuple(int(axis) for axis in axes.reshape(-1)), len(dims))
+    if along == (len(dims) - 1,) and takes_columns(UFUNCS[type(op)], dims, data.tensor.dtype):
+        return left_to_kernel(chain, site)
+    return HostStep(chain.title, site, partial(_record, chain, along))
+
+
+def _record(chain: Chain, along: tuple[int, ...], bound: Bound) -> list[Tape]:
+    """Record the call, which combines the same elements in the same order as `reduce`."""
+    op, x, out = chain.head.op, bound[chain.nodes[0].distinct_reads[0]], bound[chain.output]
+    assert isinstance(op, ops.Reduce)
+    kept = [1 if axis in along else size for axis, size in enumerate(x.shape)]
+    target = out.reshape(kept)
+    limits = {ops.ReduceMax: lowest, ops.ReduceMin: greatest}
+    limit = limits.get(type(op))
+    initial = {} if limit is None else {"initial": limit(x.dtype)}
+    function = UFUNCS[type(op)]
+    tape: Tape = [partial(function.reduce, x, along, x.dtype, target, True, **initial)]
+    if isinstance(op, ops.ReduceMean):
+        count = np.array(prod(x.shape[axis] for axis in along), x.dtype)
+        tape.append(partial(np.divide, target, count, target))
+    return [tape]
 
 
 @kernel(ops.ArgMax, ops.ArgMin)
