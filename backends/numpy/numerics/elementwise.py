@@ -281,7 +281,8 @@ def leaky_relu(x: Array, alpha: Any, *, out: Array) -> None:
 def prelu(x: Array, slope: Array, *, out: Array) -> None:
     """Return x for x >= 0, else slope·x, which is less for x > 0 if slopes are from 0 to 1."""
     scaled = np.multiply(x, slope)
-    if x.dtype.kind == "f" and slope.size and slope.min() > 0 and slope.max() <= 1:
+    low, high = (f.reduce(slope, None, initial=1) for f in (np.minimum, np.maximum))
+    if x.dtype.kind == "f" and low > 0 and high <= 1:
         np.maximum(x, scaled, out=out)
     else:
         where(np.less(x, 0), scaled, x, out=out)

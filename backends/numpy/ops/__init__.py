@@ -33,6 +33,7 @@ FILES = (
     "ml_tables",
     "ml_trees",
     "movement",
+    "movement_pads",
     "norm",
     "norm_rows",
     "packed",

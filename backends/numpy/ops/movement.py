@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import accumulate
-from math import prod
-from typing import Any
 
 import numpy as np
 
-from ....runtime.base.guard import need
 from ....runtime.ir.types import Array
 from ....runtime.ops import movement
 from ....runtime.ops.shapes import shape_text
@@ -122,45 +119,6 @@ def slice_(
         low, high = movement.bounds_of_slice(start, end, step, data.shape[axis])
         index[axis] = slice(low, None if high < 0 else high, step)
     return data[tuple(index)]
-
-
-@kernel(movement.Pad)
-def pad(
-    op: movement.Pad,
-    data: Array,
-    pads: Array,
-    constant_value: Array | None = None,
-    axes: Array | None = None,
-    *,
-    out: Array,
-) -> None:
-    """Add elements before and after, or crop where `pads` is negative."""
-    amounts = pads.reshape(-1).tolist()
-    axes = np.arange(data.ndim) if axes is None else axes.reshape(-1)
-    along = [axis % data.ndim for axis in axes.tolist()]
-    widths = [(0, 0)] * data.ndim
-    for i, axis in enumerate(along):
-        widths[axis] = (amounts[i], amounts[i + len(amounts) // 2])
-    trimmed = data[
-        tuple(
-            slice(max(0, -a), size - max(0, -b) if b < 0 else None)
-            for (a, b), size in zip(widths, data.shape, strict=True)
-        )
-    ]
-    grown = [(max(0, a), max(0, b)) for a, b in widths]
-    if op.mode == "constant":
-        out.fill(blank(data.dtype) if constant_value is None else constant_value.item())
-        inner = zip(grown, trimmed.shape, strict=True)
-        out[tuple(slice(a, a + count) for (a, _), count in inner)] = trimmed
-    elif not any(map(any, grown)):  # np.pad takes no scalar
-        np.copyto(out, trimmed)
-    else:
-        sizes = (a + size + b for (a, b), size in zip(grown, trimmed.shape, strict=True))
-        need(prod(sizes) * data.itemsize, "the padded tensor")
-        np.copyto(out, np.pad(trimmed, grown, _PAD_MODES[op.mode]))
-
-
-_PAD_MODES: dict[str, Any] = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 @kernel(movement.DepthToSpace)
