@@ -31,7 +31,7 @@ from ..engine.cost import ELEMENT
 from ..engine.registry import builder
 from ..engine.step import Bound, HostStep, Tape, portions
 from ..numerics.halves import in_dtype, store, widened
-from ..numerics.short_rows import reduced
+from ..numerics.short_rows import reduced, takes_columns
 
 #: Elements per block for several calls.
 BLOCK = 1 << 15
@@ -77,11 +77,32 @@ def _record_softmax(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     source, target = (bound[value].reshape(shape) for value in (x, chain.output))
     function = _softmax if isinstance(op, Softmax) else _log_softmax
     parts = blocks((outer, inner), max(1, BLOCK // size))
-    tapes: list[Tape] = []
+    ones, tapes = np.ones(size, source.dtype), list[Tape]()
     for rows, columns in parts:
         place = (rows, slice(None), columns)[: len(shape)]
-        tapes.append([partial(function, source[place], target[place])])
+        if function is _softmax and _has_long_rows(source[place]):
+            tapes.append(_softmax_tape(source[place], target[place], ones))
+        else:
+            tapes.append([partial(function, source[place], target[place])])
     return portions(tapes, CALLS * ELEMENT * source.size, workers)
+
+
+def _has_long_rows(x: Array) -> bool:
+    """Whether there are rows of float32 or float64 that `reduced` takes one by one."""
+    is_plain = x.ndim == 2 and x.dtype in (float32, float64)
+    return is_plain and not takes_columns(np.maximum, x.shape, x.dtype)
+
+
+def _softmax_tape(x: Array, out: Array, ones: Array) -> Tape:
+    """Return the calls of `_softmax` for long rows, given as many ones as a row has elements."""
+    peak, total = np.empty((2, len(x), 1), x.dtype)
+    return [
+        partial(np.maximum.reduce, x, -1, x.dtype, peak, keepdims=True, initial=-np.inf),
+        partial(np.subtract, x, peak, out),
+        partial(np.exp, out, out),
+        partial(np.vecdot, out, ones, total[:, 0]),
+        partial(np.true_divide, out, total, out),
+    ]
 
 
 def _softmax(x: Array, out: Array) -> None:
@@ -135,7 +156,7 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     rows, size = frame.shape
     source, target = frame.view(bound[x]), frame.view(bound[chain.output])
     kept = [bound.get(value) for value in chain.head.outputs[1:]]
-    by_row = chain.frame(frame.starts)
+    by_row, ones = chain.frame(frame.starts), np.ones(size, dtype)
     finish = chain.finish(by_row, bound)
     normalize = _layer_norm if isinstance(op, LayerNormalization) else _rms_norm
     tapes: list[Tape] = []
@@ -143,8 +164,14 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
         block = (part, slice(0, size))
         parameters = [cut(data, block) for data in given]
         statistics = [None if data is None else data.reshape(rows, 1)[part] for data in kept]
-        call = partial(normalize, op.epsilon, dtype, source[part], parameters)
-        tapes.append([partial(call, target[part], statistics)])
+        tape: Tape = []
+        if isinstance(op, LayerNormalization) and source.dtype == target.dtype == dtype:
+            some = source[part], ones, parameters, target[part], statistics
+            tape += _layer_norm_tape(op.epsilon, *some)
+        else:
+            call = partial(normalize, op.epsilon, dtype, source[part], parameters)
+            tape.append(partial(call, target[part], statistics))
+        tapes.append(tape)
         if by_row == frame:
             finish(tapes[-1], block)
     if by_row == frame and not setup:
@@ -153,6 +180,34 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
     if by_row != frame:
         finish(tape, tuple(map(slice, dims)))
     return [tape]
+
+
+def _layer_norm_tape(
+    epsilon: float,
+    x: Array,
+    ones: Array,
+    parameters: Sequence[Array],
+    out: Array,
+    statistics: Sequence[Array | None],
+) -> Tape:
+    """Return the calls of `_layer_norm` for arrays in its dtype, given a row of ones."""
+    mean, inverse = np.empty((2, len(x), 1), x.dtype)
+    count, small, one = np.array([x.shape[1], epsilon, 1], x.dtype)[:, np.newaxis]
+    tape: Tape = [
+        partial(np.vecdot, x, ones, mean[:, 0]),
+        partial(np.divide, mean, count, mean),
+        partial(np.subtract, x, mean, out),
+        partial(np.vecdot, out, out, inverse[:, 0]),
+        partial(np.divide, inverse, count, inverse),
+        partial(np.add, inverse, small, inverse),
+        partial(np.sqrt, inverse, inverse),
+        partial(np.divide, one, inverse, inverse),
+        partial(np.multiply, out, inverse, out),
+        partial(np.multiply, out, parameters[0], out),
+        *(partial(np.add, out, shift, out) for shift in parameters[1:]),
+    ]
+    pairs = zip(statistics, (mean, inverse), strict=False)
+    return [*tape, *(partial(np.copyto, data, found) for data, found in pairs if data is not None)]
 
 
 def _layer_norm(
