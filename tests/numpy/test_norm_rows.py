@@ -39,6 +39,21 @@ def test_layer_norm(shape: tuple[int, ...], dtype: Any, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rms_norm(shape: tuple[int, ...], dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, scale = random(*shape, dtype=dtype), random(shape[-1], dtype=dtype)
+    proto = model([node("RMSNormalization", ["x", "scale"], "y")], {"x": x}, {"scale": scale})
+    proto.opset_import[0].version = 23
+    with tercet.load(proto) as loaded:
+        loaded.run({"x": 2 * x})
+        monkeypatch.delattr(norm_rows, "_sums")
+        found = loaded.run({"x": x})["y"]
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 7), (3, 4, 50), (2, 40_000)], ids=str)
 def test_softmax(shape: tuple[int, ...], dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     x = random(*shape, dtype=dtype)

@@ -165,12 +165,14 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
         parameters = [cut(data, block) for data in given]
         statistics = [None if data is None else data.reshape(rows, 1)[part] for data in kept]
         tape: Tape = []
-        if isinstance(op, LayerNormalization) and source.dtype == target.dtype == dtype:
+        if not source.dtype == target.dtype == dtype:
+            call = partial(normalize, op.epsilon, dtype, source[part], parameters)
+            tape.append(partial(call, target[part], statistics))
+        elif isinstance(op, LayerNormalization):
             some = source[part], ones, parameters, target[part], statistics
             tape += _layer_norm_tape(op.epsilon, *some)
         else:
-            call = partial(normalize, op.epsilon, dtype, source[part], parameters)
-            tape.append(partial(call, target[part], statistics))
+            tape += _rms_norm_tape(op.epsilon, source[part], parameters[0], target[part])
         tapes.append(tape)
         if by_row == frame:
             finish(tapes[-1], block)
@@ -233,6 +235,20 @@ def _layer_norm(
     for target, data in zip(statistics, (mean, inverse), strict=False):
         if target is not None:
             np.copyto(target, data, casting="same_kind")
+
+
+def _rms_norm_tape(epsilon: float, x: Array, scale: Array, out: Array) -> Tape:
+    """Return the calls of `_rms_norm` for arrays in its dtype."""
+    root = np.empty((len(x), 1), x.dtype)
+    count, small = np.array([x.shape[1], epsilon], x.dtype)[:, np.newaxis]
+    return [
+        partial(np.vecdot, x, x, root[:, 0]),
+        partial(np.divide, root, count, root),
+        partial(np.add, root, small, root),
+        partial(np.sqrt, root, root),
+        partial(np.true_divide, x, root, out),
+        partial(np.multiply, out, scale, out),
+    ]
 
 
 def _rms_norm(
