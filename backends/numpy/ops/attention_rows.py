@@ -5,7 +5,6 @@ Blocks make as few calls as possible, because threads block each other with ever
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -34,6 +33,8 @@ BLOCK, MIN_ROWS = 1 << 17, 32
 CALLS = 5
 #: Granularity of a varying number of keys: whole groups of BLAS.
 GROUP = 16
+#: Maximum blocks whose calls are recorded: more take longer than these, and their memory.
+RECORDED = 64
 
 
 @builder(Attention)
@@ -111,7 +112,10 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
     hidden = _hidden(op, rows, total) if lengths is None else None
     count, _, maximum, _ = work[0].shape
     tapes: list[Tape] = []
-    parts = product(range(batch), blocks((sources,), count), blocks(queries.shape[3:4], maximum))
+    ones = np.ones(total, work[1].dtype)
+    parts = list(
+        product(range(batch), blocks((sources,), count), blocks(queries.shape[3:4], maximum))
+    )
     for n, (some,), (part,) in parts:
         place = (n, some, slice(None), part)
         own = tuple(w[: some.stop - some.start, :, : part.stop - part.start] for w in work)
@@ -126,7 +130,9 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
         who = part if rows > 1 else slice(0, 1)
         if lengths is None:
             unseen = None if hidden is None else hidden[who]
-            tapes.append([partial(_attend, op, operands, unseen, operands.products())])
+            is_few = len(parts) <= RECORDED
+            block = op, operands, unseen, ones
+            tapes.append(_tape(*block) if is_few else [partial(_attend, *block)])
         else:
             tapes.append([partial(_attend_first, op, operands, lengths[n : n + 1], rows, who)])
     size += elements.shape[3]
@@ -157,10 +163,6 @@ def _hidden(op: Attention, rows: int, total: int) -> Array | None:
     return ~seen_keys(op, np.arange(rows)[:, np.newaxis], np.arange(total))
 
 
-#: The products of queries and keys, and of scores and values.
-_Products = tuple[Callable[[], object], Callable[[], object]]
-
-
 @record
 class _Operands:
     """The operands of one block.
@@ -181,15 +183,11 @@ class _Operands:
     out: Array
     mask: Array | None
 
-    def products(self) -> _Products | None:
-        """Return the calls that compute scores and result, None if conversion is needed."""
-        queries, scores = self.work
-        if not self.k.dtype == self.v.dtype == self.out.dtype == scores.dtype:
-            return None
-        return (
-            recorded(queries, self.k.swapaxes(-1, -2), scores),
-            recorded(scores[..., : self.v.shape[-2]], self.v, self.out),
-        )
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing needs conversion to the compute dtype."""
+        dtype = self.work[1].dtype
+        return self.k.dtype == self.v.dtype == self.out.dtype == dtype
 
     def among(self, keys: slice, valid: int) -> _Operands:
         """Return the same for some keys, with the values of those before `valid`.
@@ -229,44 +227,77 @@ def _attend_first(
     seen = seen_keys(op, queries, keys) & (keys < valid)
     hidden = None if seen.all() else ~seen
     shown = operands.among(slice(first, end), valid)
-    _attend(op, shown, hidden, shown.products())
+    _attend(op, shown, hidden, np.ones(end - first, operands.work[1].dtype))
 
 
-def _attend(
-    op: Attention, operands: _Operands, hidden: Array | None, products: _Products | None
-) -> None:
+def _attend(op: Attention, operands: _Operands, hidden: Array | None, ones: Array) -> None:
     """Compute softmax(scale * q @ k' + mask) @ v of a block."""
+    for call in _tape(op, operands, hidden, ones):
+        call()
+
+
+def _tape(op: Attention, operands: _Operands, hidden: Array | None, ones: Array) -> Tape:
+    """Return the calls of `_attend`, given as many ones as there are keys."""
     queries, scores = operands.work
-    q, mask, out, dtype = operands.q, operands.mask, operands.out, scores.dtype
+    q, mask, dtype = operands.q, operands.mask, scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
-    np.multiply(q, dtype.type(scale), out=queries, casting="same_kind")
-    if products is None:
-        recorded(queries, operands.k.astype(dtype, copy=False).swapaxes(-1, -2), scores)()
+    factor = np.array(scale, dtype)
+    tape: Tape = [partial(np.multiply, q, factor, out=queries, casting="same_kind")]
+    if operands.is_plain:
+        tape.append(recorded(queries, operands.k.swapaxes(-1, -2), scores))
     else:
-        products[0]()
+        tape.append(partial(_score, queries, operands.k, scores))
     if op.softcap > 0:
-        np.tanh(np.divide(scores, op.softcap, out=scores), out=scores)
-        np.multiply(scores, op.softcap, out=scores)
+        cap = np.array(op.softcap, dtype)
+        tape += [
+            partial(np.divide, scores, cap, scores),
+            partial(np.tanh, scores, scores),
+            partial(np.multiply, scores, cap, scores),
+        ]
     if mask is not None:
-        _add_mask(scores, mask)
+        tape.append(partial(_add_mask, scores, mask))
     if hidden is not None:
-        np.copyto(scores, -np.inf, where=hidden)
-    peak = np.maximum.reduce(scores, -1, keepdims=True, initial=-np.inf)
+        tape.append(partial(np.copyto, scores, -np.inf, where=hidden))
     is_masked = mask is not None or hidden is not None
+    return tape + _weighted(operands, ones, is_masked=is_masked)
+
+
+def _weighted(operands: _Operands, ones: Array, *, is_masked: bool) -> Tape:
+    """Return the calls that compute softmax(scores) @ v; of rows that see no key, zeros."""
+    scores, out = operands.work[1], operands.out
+    peak, total = np.empty((2, *scores.shape[:-1], 1), scores.dtype)
+    tape: Tape = [
+        partial(np.maximum.reduce, scores, -1, None, peak, keepdims=True, initial=-np.inf)
+    ]
     if is_masked:
-        np.copyto(peak, 0, where=np.isneginf(peak))
-    np.subtract(scores, peak, out=scores)
-    np.exp(scores, out=scores)
-    total = np.vecdot(scores, np.ones(scores.shape[-1], dtype))[..., np.newaxis]
+        tape.append(partial(_replace, peak, -np.inf, 0))
+    tape += [
+        partial(np.subtract, scores, peak, scores),
+        partial(np.exp, scores, scores),
+        partial(np.vecdot, scores, ones, total[..., 0]),
+    ]
     if is_masked:
-        np.copyto(total, 1, where=total == 0)
-    values = out
-    if products is None:
-        elements = operands.v.astype(dtype, copy=False)
-        values = multiply(scores[..., : elements.shape[-2]], elements)
-    else:
-        products[1]()
-    np.divide(values, total, out=out, casting="same_kind")
+        tape.append(partial(_replace, total, 0, 1))
+    if not operands.is_plain:
+        return [*tape, partial(_weigh, scores, operands.v, total, out)]
+    tape.append(recorded(scores[..., : operands.v.shape[-2]], operands.v, out))
+    return [*tape, partial(np.divide, out, total, out)]
+
+
+def _score(queries: Array, keys: Array, scores: Array) -> None:
+    """Compute q @ k' of keys in another dtype."""
+    recorded(queries, keys.astype(scores.dtype, copy=False).swapaxes(-1, -2), scores)()
+
+
+def _weigh(scores: Array, values: Array, total: Array, out: Array) -> None:
+    """Compute scores / total @ v of values in another dtype."""
+    elements = values.astype(scores.dtype, copy=False)
+    found = multiply(scores[..., : elements.shape[-2]], elements)
+    np.divide(found, total, out=out, casting="same_kind")
+
+
+def _replace(x: Array, old: float, new: float) -> None:
+    np.copyto(x, new, where=x == old)
 
 
 def _add_mask(scores: Array, mask: Array) -> None:
