@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,18 +93,20 @@ def _factors(rows: int, terms: int, columns: int, dtype: Any) -> list[np.ndarray
 def test_small_products_are_the_same(
     rows: int, columns: int, stack: tuple[int, ...], dtype: Any
 ) -> None:
-    a, b, want = (x.reshape(stack + x.shape) for x in _factors(rows, 19, columns, dtype))
-    np.matmul(a, b, out=want)
-    found = np.empty_like(want)
-    call = direct(partial(np.matmul, a, b, out=found))
-    assert isinstance(call, partial)
-    assert (call.func is np.matmul) == (rows == columns == 1)
-    for _ in range(2):
-        call()
+    left, right, want = (x.reshape(stack + x.shape) for x in _factors(rows, 19, columns, dtype))
+    turned = [x.swapaxes(-1, -2).copy().swapaxes(-1, -2) for x in (left, right)]
+    for a, b in product((left, turned[0]), (right, turned[1])):
+        np.matmul(a, b, out=want)
+        found = np.empty_like(want)
+        call = direct(partial(np.matmul, a, b, out=found))
+        assert isinstance(call, partial)
+        assert (call.func is np.matmul) == (rows == columns == 1)
+        for _ in range(2):
+            call()
+            assert found.tobytes() == want.tobytes()
+        found.fill(np.nan)
+        multiplying(np.empty_like(a), b, found)(a)
         assert found.tobytes() == want.tobytes()
-    found.fill(np.nan)
-    multiplying(np.empty_like(a), b, found)(a)
-    assert found.tobytes() == want.tobytes()
 
 
 def test_other_products_stay_what_they_are() -> None:
@@ -111,8 +114,10 @@ def test_other_products_stay_what_they_are() -> None:
     large = _factors(80, 6, 80, np.float32)
     stack = [np.stack([x, x]) for x in (a, b, out)]
     whole = [x.astype(np.int32) for x in (a, b, out)]
-    turned = [a, np.ascontiguousarray(b.T).T, out]
-    for factors in (large, stack, whole, turned, [a[:, 1:], b[1:], out], [a, b, out.astype(float)]):
+    turned = [a, b, np.ascontiguousarray(out.T).T]
+    square = [a, a.T, np.empty((4, 4), np.float32)]
+    parts = [a[:, 1:], b[1:], out]
+    for factors in (large, stack, whole, turned, square, parts, [a, b, out.astype(float)]):
         call = direct(partial(np.matmul, *factors[:2], out=factors[2]))
         assert isinstance(call, partial)
         assert call.func is np.matmul

@@ -94,10 +94,12 @@ def _without_axes(x: Any) -> Any:
 def _matrices(a: Array, b: Array, out: Array) -> tuple[Array, Array, Array] | None:
     """Return operands and result of a small product as matrices; None if it is not one of BLAS.
 
-    `np.dot` and `np.matmul` call the same functions of BLAS for contiguous matrices.
+    `np.dot` and `np.matmul` call the same functions of BLAS for contiguous matrices of any order.
     """
     found = [x.reshape(x.shape[-2:]) for x in (a, b, out) if prod(x.shape[:-2]) == 1 < x.ndim]
-    if len(found) < 3 or not all(x.flags.c_contiguous and x.flags.aligned for x in found):
+    if len(found) < 3 or not all(x.flags.forc and x.flags.aligned for x in found):
+        return None
+    if not found[2].flags.c_contiguous or np.may_share_memory(a, b):
         return None
     is_blas = {x.dtype for x in found} in ({float32}, {float64})
     (rows, terms), columns = found[0].shape, found[1].shape[1]
