@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
-from itertools import groupby, pairwise
+from itertools import accumulate, chain, groupby, pairwise
 from math import inf, prod
-from operator import attrgetter
+from operator import attrgetter, length_hint
 from time import perf_counter
 from typing import Any
 
@@ -21,6 +22,7 @@ from ....runtime.errors import (
     LimitError,
     ModelError,
     ShapeError,
+    TercetError,
     out_of_memory,
 )
 from ....runtime.ir.dtypes import DType
@@ -41,6 +43,9 @@ MARGIN = 0.95
 
 #: A tape: calls without arguments, executed in order.
 Tape = list[Callable[[], object]]
+
+#: Errors of steps that tell which nodes they are of.
+EXPLAINED = (ShapeError, LimitError, MemoryError, *FAILURES)
 
 ALIGNMENT = 64
 #: Maximum seconds that threads spin for the next step that they share, and those that a step must
@@ -231,6 +236,16 @@ class HostRun:
         """Whether several threads may replay the tapes."""
         return self._alone is None
 
+    @property
+    def calls(self) -> Sequence[Callable[[], object]]:
+        """The calls of all tapes, if they are not shared."""
+        return self._alone or ()
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """The nodes of the step."""
+        return self._nodes
+
     def play(self, *, stays: bool = False) -> None:
         """Replay the tapes, with numpy's warnings and BLAS threads disabled by the caller.
 
@@ -254,14 +269,8 @@ class HostRun:
                 return
             for call in self._alone:
                 call()
-        except ShapeError as error:
-            raise ModelError(str(error), where=_names(self._nodes)) from error
-        except LimitError as error:
-            raise LimitError(f"{_names(self._nodes)}: {error}") from error
-        except MemoryError as error:
-            raise out_of_memory(_names(self._nodes), error) from error
-        except FAILURES as error:
-            raise DeviceError(f"{_names(self._nodes)} on numpy: {error}") from error
+        except EXPLAINED as error:
+            raise _explained(error, self._nodes) from error
 
     def joined(self, others: Sequence[Run]) -> Run | None:
         """Return a function that replays this and then others; None if one is not a tape."""
@@ -269,13 +278,13 @@ class HostRun:
         if len(parts) <= len(others):
             return None
         if not any(part.is_shared for part in parts):
-            return _Joined(partial(_play_alone, [part.play for part in parts]))
+            return _Joined(_Calls(parts))
         plays: list[Callable[[], None]] = []
         for is_shared, group in groupby(parts, key=attrgetter("is_shared")):
             if is_shared:
                 plays += [partial(part.play, stays=True) for part in group]
             else:
-                plays.append(_Interval([part.play for part in group]))
+                plays.append(_Interval(_Calls(list(group))))
         return _Joined(partial(_play_together, plays))
 
 
@@ -299,9 +308,24 @@ class _Joined:
             self.inside(stream)
 
 
-def _play_alone(plays: Sequence[Callable[[], None]], stream: object) -> None:
-    for play in plays:
-        play()
+class _Calls:
+    """The calls of several runs that are not shared, one after the other."""
+
+    __slots__ = ("_calls", "_ends", "_nodes")
+
+    def __init__(self, runs: Sequence[HostRun]) -> None:
+        parts = [run.calls for run in runs]
+        self._calls = tuple(chain.from_iterable(parts))
+        self._ends, self._nodes = list(accumulate(map(len, parts))), [run.nodes for run in runs]
+
+    def __call__(self, stream: object = None) -> None:
+        left = iter(self._calls)
+        try:
+            for call in left:
+                call()
+        except EXPLAINED as error:
+            failed = len(self._calls) - length_hint(left) - 1
+            raise _explained(error, self._nodes[bisect_right(self._ends, failed)]) from error
 
 
 def _play_together(plays: Sequence[Callable[[], None]], stream: object) -> None:
@@ -319,19 +343,30 @@ def _play_together(plays: Sequence[Callable[[], None]], stream: object) -> None:
 class _Interval:
     """Steps of the caller alone; other threads sleep if they took long the last time."""
 
-    __slots__ = ("_plays", "_seconds")
+    __slots__ = ("_calls", "_seconds")
 
-    def __init__(self, plays: Sequence[Callable[[], None]]) -> None:
-        self._plays, self._seconds = plays, inf
+    def __init__(self, calls: _Calls) -> None:
+        self._calls, self._seconds = calls, inf
 
     def __call__(self) -> None:
         start = perf_counter()
         if self._seconds > SPIN:
             POOL.release()
         self._seconds = inf
-        for play in self._plays:
-            play()
+        self._calls()
         self._seconds = perf_counter() - start
+
+
+def _explained(error: BaseException, nodes: Sequence[Node]) -> TercetError:
+    """Return the error that names the nodes of a step that has failed."""
+    where = _names(nodes)
+    if isinstance(error, ShapeError):
+        return ModelError(str(error), where=where)
+    if isinstance(error, LimitError):
+        return LimitError(f"{where}: {error}")
+    if isinstance(error, MemoryError):
+        return out_of_memory(where, error)
+    return DeviceError(f"{where} on numpy: {error}")
 
 
 def _names(nodes: Sequence[Node]) -> str:
