@@ -26,6 +26,13 @@ def layer(rows: int, count: int, dtype: DType = float32, **how: Any) -> Sample:
     return sample("LayerNormalization", [x + dtype.type(3), scale, shift], outputs=3, **how)
 
 
+def constant(rows: int, count: int, dtype: DType) -> Sample:
+    """Return a LayerNormalization by constants, of rows whose mean is far from zero."""
+    x, scale, shift = normal(rows, count) + 7, normal(count), normal(count, 2)[:, 0]
+    given = [each.astype(dtype) for each in (x, scale, shift)]
+    return sample("LayerNormalization", given, constant=(1, 2))
+
+
 def channels(kind: str, shape: tuple[int, ...], dtype: DType = float32, **how: Any) -> Sample:
     """Return a normalization with a scale and a shift for every channel."""
     x, scale, shift = (normal(*s).astype(dtype) for s in (shape, shape[1:2], shape[1:2]))
@@ -52,6 +59,10 @@ def _rows() -> Iterator[Sample]:
     for rows, count in ((37, 32), (21, 96), (19, 160), (9, 24), (11, 320), (7, 384)):
         yield layer(rows, count, float16)
     yield sample("RMSNormalization", [normal(13, 96), normal(96)])
+    # Every thread has as many words as others, or not; of a warp, its parts, or several.
+    for rows, count in ((5, 768), (37, 96), (50, 1536), (70, 4096), (9, 152), (6, 77), (3, 520)):
+        yield from (constant(rows, count, dtype) for dtype in (float16, float32, bfloat16))
+    yield constant(17000, 64, float16)
     for dtype in (float32, float16, bfloat16, float64):
         yield layer(2, LONG, dtype)
     yield layer(2, ODD)

@@ -30,10 +30,10 @@ from tercet.runtime.ops.norm import (
 )
 from tercet.runtime.session.model import Model
 
-from .cubins import all_compile, assert_arguments
+from .cubins import OptimizedPtxCompiler, all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, launches, normal, planned, single
 from .emulator import needs_compiler
-from .norm_samples import far, samples
+from .norm_samples import constant, far, samples
 from .samples import ERROR, OPTIONS, Sample, compare
 
 COMPILES = {"norm/softmax_short.cu", "norm/softmax_serial.cu"}
@@ -200,6 +200,42 @@ def test_short_rows_share_a_warp(count: int, lanes: int) -> None:
     """As few threads as possible are without elements."""
     (launch,) = recipe(node("LayerNormalization", (4096, count), float16))
     assert (launch.block, launch.grid[0]) == (128, 4096 * lanes // 128)
+
+
+def test_constants_are_loaded_before_the_kernel_waits(cache: Path) -> None:
+    """And are in registers when the row arrives, in words of 16 bytes."""
+    (launch,) = recipe(constant(128, 768, float16).graph)
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    before, behind = ptx.split("griddepcontrol.wait")
+    assert (before.count("ld.global.v4"), behind.count("ld.global.v4")) == (6, 3)
+
+
+def test_what_may_change_is_loaded_when_the_kernel_has_waited(cache: Path) -> None:
+    """The preceding kernel may compute scale and shift."""
+    (launch,) = recipe(node("LayerNormalization", (128, 768), float16))
+    ptx = OptimizedPtxCompiler(H200, cache).code(launch.source).decode()
+    before, behind = ptx.split("griddepcontrol.wait")
+    assert (before.count("ld.global"), behind.count("ld.global.v4")) == (0, 9)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "count"), [(6, 768), (9, 96), (50, 1536), (9, 152)])
+@pytest.mark.parametrize("apart", [0.0, 1e3], ids=["even", "outlier"])
+def test_moments_of_rows_in_registers(
+    rows: int, count: int, apart: float, emulated: CudaBackend
+) -> None:
+    """Threads add up their own elements' moments; errors are those of rounding the mean."""
+    sample = constant(rows, count, float32)
+    x = sample.feeds["x0"] + np.float32(300)
+    x[:, 0] += np.float32(apart)
+    wide, scale, shift = (
+        np.asarray(a, float64) for a in (x, *(v.data for v in sample.graph.nodes[0].inputs[1:]))
+    )
+    deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    want = (wide - wide.mean(-1, keepdims=True)) / deviation * scale + shift
+    (got,) = results(Sample(sample.graph, {"x0": x}), emulated)
+    limit = 3e-7 * (1 + (300 + apart) / deviation.min())
+    np.testing.assert_allclose(got, want, rtol=0, atol=limit * np.abs(scale).max())
 
 
 @pytest.mark.slow
