@@ -218,6 +218,17 @@ def test_what_may_change_is_loaded_when_the_kernel_has_waited(cache: Path) -> No
     assert (before.count("ld.global"), behind.count("ld.global.v4")) == (0, 9)
 
 
+@pytest.mark.parametrize(
+    ("rows", "count", "threads"), [(8192, 64, 128), (16384, 64, 256), (25088, 192, 128)]
+)
+def test_blocks_with_a_word_per_thread_have_more_threads(
+    rows: int, count: int, threads: int
+) -> None:
+    """Where they are many: to start one takes as long as what it does."""
+    (launch,) = recipe(node("LayerNormalization", (rows, count), float16))
+    assert launch.block == threads
+
+
 @needs_compiler
 @pytest.mark.parametrize(("rows", "count"), [(6, 768), (9, 96), (50, 1536), (9, 152)])
 @pytest.mark.parametrize("apart", [0.0, 1e3], ids=["even", "outlier"])
