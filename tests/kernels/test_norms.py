@@ -21,6 +21,7 @@ from tercet.runtime.ir.op import OPERATORS, Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sigmoid
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.norm import (
     GroupNormalization,
@@ -387,6 +388,20 @@ def test_blocks_of_some_rows_are_spread_evenly(
     found = (target.shared + 1024) // (launch.shared + 1024) if launch.shared else 0
     assert found == share
     assert found * target.processors >= launch.grid[0] or not found
+
+
+def test_blocks_of_rows_in_halves_leave_room_for_a_product() -> None:
+    """Which requests its weights beside them."""
+    graph = Graph("layer")
+    x = graph.add_input("x", TensorType(float32, (197, 512)))
+    scale = graph.constant(normal(512), "scale")
+    weights = graph.constant(normal(512, 512), "weights")
+    rows = graph.insert(LayerNormalization(), [x, scale]).output
+    graph.set_outputs({"y": graph.insert(MatMul(), [rows, weights]).output})
+    infer(graph)
+    norm = next(launch for launch in recipe(graph) if launch.entry == "normalize_rows")
+    assert norm.args["halves"] is not None
+    assert norm.shared == 0
 
 
 # ── compiling ────────────────────────────────────────────────────────────────────────────────────
