@@ -220,6 +220,16 @@ def test_what_may_change_is_loaded_when_the_kernel_has_waited(cache: Path) -> No
 
 
 @pytest.mark.parametrize(
+    ("rows", "count", "ahead"), [(128, 1009, True), (4096, 1009, False), (4096, 1008, True)]
+)
+def test_narrow_constants_take_too_many_registers_for_many_blocks(
+    rows: int, count: int, ahead: bool
+) -> None:
+    (launch,) = recipe(constant(rows, count, float16).graph)
+    assert dict(launch.constants)["AHEAD"] is ahead
+
+
+@pytest.mark.parametrize(
     ("rows", "count", "threads"), [(8192, 64, 128), (16384, 64, 256), (25088, 192, 128)]
 )
 def test_blocks_with_a_word_per_thread_have_more_threads(

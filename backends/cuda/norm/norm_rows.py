@@ -33,7 +33,7 @@ MANY_THREADS = 1 << 17
 #: Minimum bytes that threads of a row read next to one another.
 SECTORS = 64
 #: Maximum number of blocks that load operands of the epilogue, and a scale and shift that are no
-#: constants, ahead: more of them wait for memory, not for these.
+#: constants or in narrow words, ahead: more of them wait for memory, not for these.
 MAX_EARLY = 264
 #: Maximum rows of which the next kernel starts while this one waits, except in float32: a product
 #: with few rows loads its weights meanwhile; float32 products do not share multiprocessors.
@@ -184,6 +184,7 @@ def normalize_rows(
     in_halves = vector == 4 and block.lanes >= 16 and count % 64 == 0 and how.heads == 1
     if epilogue.halves is not None and not in_halves:
         return None
+    ahead = bool(given) and (vector == maximum or blocks <= MAX_EARLY)
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
@@ -210,7 +211,7 @@ def normalize_rows(
             ("CENTRED", how.centred),
             *(("BY_MEAN", how.by_mean), ("ADDED", how.is_added)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
-            ("AHEAD", bool(given) and all(t.data is not None for t in given)),
+            ("AHEAD", ahead and all(t.data is not None for t in given)),
             *(("EARLY", blocks <= MAX_EARLY), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == how.heads else 2) if how.apart else 0),
             *(*gathered.flags, ("TWICE", again is not None)),
