@@ -337,6 +337,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Conv Gemm",
     ),
     _pass(
+        "pool_globally",
+        "before what knows the mean of all pixels by its operator",
+        at="AveragePool",
+    ),
+    _pass(
         "average_early",
         "when convolutions have their batch norms; the next pass merges layers of one pixel",
         at="Conv, GlobalAveragePool ReduceMean",
@@ -468,6 +473,7 @@ STATIC_PASSES: tuple[Pass, ...] = (
     _pass("sink_views", "last of the views, when layers and sums are as they stay"),
     _pass("join_chains", "behind it, which moves views for the sake of layers"),
     _pass("choose_parts", "behind them: the views in between are the shortest", at="Concat"),
+    _pass("pool_globally", "sizes determine whether a window is an image", at="AveragePool"),
     _pass("merge_convolutions", "sizes determine whether it pays", at="Conv"),
     _pass(
         "fold_zero_weights", "it needs the shape of the result", at="Conv ConvTranspose Gemm MatMul"

@@ -306,7 +306,10 @@ def test_a_chain_of_convolutions_has_no_reformat_inside() -> None:
     assert [row for row in rows if row.kind == "reformat"] == []
     products = [row for row in rows if "mma" in row.kernel or "back_to_back" in row.kernel]
     assert sum(isinstance(node.op, Conv) for row in products for node in row.nodes) == 53
-    assert all(slot.format is Format.CHANNELS_LAST for row in products for slot in row.outputs)
+    results = [slot for row in products for slot in row.outputs]
+    images = [slot for slot in results if slot.type.dims[2:] != (1, 1)]
+    assert len(results) - len(images) == 1  # the mean of the last one
+    assert all(slot.format is Format.CHANNELS_LAST for slot in images)
 
 
 def test_rows_of_windows_may_overlap() -> None:
