@@ -152,7 +152,7 @@ def tensor_scatter(
     """Write a range of each batch entry of a cache."""
     if out.ctypes.data != cache.ctypes.data:
         np.copyto(out, cache)
-    target, source = (np.moveaxis(a, op.axis, 1) for a in (out, update))
+    target, source = out.swapaxes(op.axis, 1), update.swapaxes(op.axis, 1)
     count, room = source.shape[1], target.shape[1]
     for i, start in enumerate([0] * len(cache) if first is None else first.tolist()):
         if 0 <= start <= room - count:
