@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import tercet
+from tercet.backends.numpy.ops import attention_rows
 from tercet.runtime.ir.types import Array
+
+from .graphs import model, node
 
 ROOM, SIZE = 70, 16
 
@@ -57,3 +60,36 @@ def test_no_keys_give_zeros() -> None:
     q, k = np.ones((1, 2, 1, SIZE), np.float32), np.full((1, 2, ROOM, SIZE), np.nan, np.float32)
     found = tercet.run_op("Attention", q, k, k, None, None, None, np.array([0]))
     assert not found.any()
+
+
+@pytest.mark.parametrize("window", [(False, -1), (True, 5)], ids=str)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_calls_are_kept_while_the_keys_are_as_many(
+    rows: int, window: tuple[bool, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    feeds = {
+        name: random.normal(size=(1, heads, count, SIZE)).astype(np.float32)
+        for name, heads, count in (("q", 4, rows), ("k", 2, ROOM), ("v", 2, ROOM))
+    }
+    counted = {"count": np.array([0])}
+    bounds: dict[str, Any] = {"is_causal": int(window[0]), "left_window_size": window[1]}
+    attention = node("Attention", [*"qkv", "", "", "", "count"], "y", **bounds)
+    made: list[int] = []
+    make = attention_rows._among_first
+
+    def noted(*of_block: Any) -> Any:
+        made.append(of_block[-1])
+        return make(*of_block)
+
+    monkeypatch.setattr(attention_rows, "_among_first", noted)
+    proto = model([attention], feeds | counted, {})
+    proto.opset_import[0].version = 24
+    mask = np.zeros((rows, ROOM))
+    with tercet.load(proto) as loaded:
+        for length in (3, 64, 64, 33, 70, 70, 5):
+            feeds["q"] = -feeds["q"]
+            found = loaded.run(feeds | {"count": np.array([length])})["y"]
+            wanted = exact(feeds["q"], feeds["k"], feeds["v"], mask, [length], window)
+            assert np.abs(found - wanted).max() < 2e-6
+    assert made == [3, 64, 33, 70, 5]

@@ -5,6 +5,7 @@ Blocks make as few calls as possible, because threads block each other with ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -134,7 +135,8 @@ def _record(chain: Chain, bound: Bound, work: tuple[Array, Array]) -> list[Tape]
             block = op, operands, unseen, ones
             tapes.append(_tape(*block) if is_few else [partial(_attend, *block)])
         else:
-            tapes.append([partial(_attend_first, op, operands, lengths[n : n + 1], rows, who)])
+            first = _FirstKeys(op, operands, lengths[n : n + 1], rows, who)
+            tapes.append([first if len(parts) <= RECORDED else first.once])
     size += elements.shape[3]
     scores = prod(queries.shape[:4]) * total
     return portions(tapes, scores * (size * PRODUCT + CALLS * ELEMENT), thread_pool.size())
@@ -204,10 +206,10 @@ class _Operands:
         )
 
 
-def _attend_first(
-    op: Attention, operands: _Operands, lengths: Array, rows: int, part: slice
-) -> None:
+class _FirstKeys:
     """Attention to the first keys, as many as `lengths` says at run time.
+
+    Its calls are kept for the next run, which may see as many.
 
     Args:
         op: the operator.
@@ -216,18 +218,50 @@ def _attend_first(
         rows: of the sample.
         part: the rows of the block.
     """
-    total = operands.k.shape[-2]
-    valid = min(max(int(lengths[0]), 0), total)
+
+    __slots__ = ("_calls", "_lengths", "_of_block", "_valid")
+
+    def __init__(
+        self, op: Attention, operands: _Operands, lengths: Array, rows: int, part: slice
+    ) -> None:
+        self._of_block = op, operands, rows, part
+        self._lengths = lengths
+        self._valid: int | None = None
+        self._calls: Tape = []
+
+    def __call__(self) -> None:
+        valid = self._lengths.item()
+        if valid != self._valid:
+            self._valid = None  # until the calls are made
+            self._calls = _among_first(*self._of_block, valid)
+            self._valid = valid
+        for call in self._calls:
+            call()
+
+    def once(self) -> None:
+        """Attend without keeping the calls."""
+        for call in _among_first(*self._of_block, self._lengths.item()):
+            call()
+
+
+def _among_first(op: Attention, operands: _Operands, rows: int, part: slice, valid: int) -> Tape:
+    """Return the calls of attention to as many keys as there are, up to `valid`."""
+    total, first = operands.k.shape[-2], 0
+    valid = min(max(valid, 0), total)
     end = min(total, max(1, -(-valid // GROUP)) * GROUP)
-    first = 0
     if op.left_window_size >= 0:
         first = max(0, valid - rows - op.left_window_size) // GROUP * GROUP
+    shown = operands.among(slice(first, end), valid)
+    ones = np.ones(end - first, operands.work[1].dtype)
+    if rows == 1:  # whose keys are adjacent
+        start = max(0, valid - 1 - op.left_window_size) if op.left_window_size >= 0 else 0
+        ranges = slice(0, start - first), slice(valid - first, end - first)
+        unseen = [part for part in ranges if part.start < part.stop]
+        return _tape(op, shown, unseen, ones)
     keys = np.arange(first, end)
     queries = np.arange(part.start, part.stop)[:, np.newaxis] + (valid - rows)
     seen = seen_keys(op, queries, keys) & (keys < valid)
-    hidden = None if seen.all() else ~seen
-    shown = operands.among(slice(first, end), valid)
-    _attend(op, shown, hidden, np.ones(end - first, operands.work[1].dtype))
+    return _tape(op, shown, None if seen.all() else ~seen, ones)
 
 
 def _attend(op: Attention, operands: _Operands, hidden: Array | None, ones: Array) -> None:
@@ -236,8 +270,13 @@ def _attend(op: Attention, operands: _Operands, hidden: Array | None, ones: Arra
         call()
 
 
-def _tape(op: Attention, operands: _Operands, hidden: Array | None, ones: Array) -> Tape:
-    """Return the calls of `_attend`, given as many ones as there are keys."""
+def _tape(
+    op: Attention, operands: _Operands, hidden: Array | Sequence[slice] | None, ones: Array
+) -> Tape:
+    """Return the calls of `_attend`, given as many ones as there are keys.
+
+    What is hidden may be ranges of keys, from all rows.
+    """
     queries, scores = operands.work
     q, mask, dtype = operands.q, operands.mask, scores.dtype
     scale = q.shape[-1] ** -0.5 if op.scale is None else op.scale
@@ -256,9 +295,11 @@ def _tape(op: Attention, operands: _Operands, hidden: Array | None, ones: Array)
         ]
     if mask is not None:
         tape.append(partial(_add_mask, scores, mask))
-    if hidden is not None:
+    if isinstance(hidden, np.ndarray):
         tape.append(partial(np.copyto, scores, -np.inf, where=hidden))
-    is_masked = mask is not None or hidden is not None
+    elif hidden:
+        tape += [partial(scores[..., keys].fill, -np.inf) for keys in hidden]
+    is_masked = mask is not None or isinstance(hidden, np.ndarray) or bool(hidden)
     return tape + _weighted(operands, ones, is_masked=is_masked)
 
 
