@@ -27,6 +27,11 @@ from ....runtime.ir.types import Array
 from ....runtime.ops.resampling import linear
 from .convert import blank
 
+#: Elements of sums per block, so that they stay in the cache.
+BLOCK = 1 << 16
+#: Minimum channels to take at once, and minimum neighbours per element of an image, inverted.
+CHANNELS, DENSE = 8, 4
+
 
 def arithmetic(dtype: DType) -> DType:
     """Return the dtype for weighted sums of `dtype`.
@@ -51,7 +56,7 @@ def narrowed(sums: Array, dtype: DType) -> Array:
         limits = ml_dtypes.iinfo(dtype)
         whole = np.trunc(sums * (1 + 1e-9))
         return np.clip(whole, int(limits.min), int(limits.max)).astype(dtype)
-    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype)
+    return np.rint(sums).astype(bool) if dtype == bool_ else sums.astype(dtype, copy=False)
 
 
 @record
@@ -92,19 +97,82 @@ def sampled(x: Array, axes: Sequence[Sequence[Tap]], weighted: bool = True) -> A
     """
     spatial = x.shape[x.ndim - len(axes) :]
     flat = x.reshape(*x.shape[: x.ndim - len(axes)], prod(spatial))
+    neighbours = [_neighbour(taps, spatial, weighted) for taps in product(*axes)]
+    if _have_rows(flat, neighbours):
+        return _summed_by_row(flat, neighbours)
     total: Array | None = None
-    for taps in product(*axes):
-        place, inside = taps[0].index, taps[0].inside
-        for tap, size in zip(taps[1:], spatial[1:], strict=True):
-            place, inside = place * size + tap.index, inside & tap.inside
-        part = _taken(flat, place)
-        if not inside.all():
-            np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~inside)
-        if weighted:
-            part *= reduce(np.multiply, [tap.weight for tap in taps])
+    for each in neighbours:
+        part = _taken(flat, each.place)
+        if not each.inside.all():
+            np.copyto(part, np.array(blank(x.dtype), x.dtype), where=~each.inside)
+        if each.weight is not None:
+            part *= each.weight
         total = part if total is None else np.add(total, part, out=total)
     assert total is not None
     return total
+
+
+@record
+class _Neighbour:
+    """One neighbour of every position along all axes.
+
+    Attributes:
+        place: its index among all elements.
+        inside: whether it is inside.
+        weight: the product of its weights; None for 1.
+    """
+
+    place: Array
+    inside: Array
+    weight: Array | None
+
+
+def _neighbour(taps: Sequence[Tap], spatial: Sequence[int], weighted: bool) -> _Neighbour:
+    """Return the neighbour with these taps along axes of these sizes."""
+    place, inside = taps[0].index, taps[0].inside
+    for tap, size in zip(taps[1:], spatial[1:], strict=True):
+        place, inside = place * size + tap.index, inside & tap.inside
+    weight = reduce(np.multiply, [tap.weight for tap in taps]) if weighted else None
+    return _Neighbour(place, inside, weight)
+
+
+def _have_rows(x: Array, neighbours: Sequence[_Neighbour]) -> bool:
+    """Whether all channels of a place are better taken at once, from [places, channels].
+
+    Args:
+        x: [..., channels, elements].
+        neighbours: of the positions; their arrays are [..., 1, positions] if channels share them.
+    """
+    shape = neighbours[0].place.shape
+    if x.dtype.kind not in "biuf" or x.ndim < 2 or shape[:-1] != (*x.shape[:-2], 1):
+        return False
+    count = len(neighbours)
+    return x.shape[-2] >= CHANNELS and count > 1 and count * shape[-1] * DENSE >= x.shape[-1]
+
+
+def _summed_by_row(x: Array, neighbours: Sequence[_Neighbour]) -> Array:
+    """Return the sums of `sampled`, a block of positions at a time; see `_have_rows`."""
+    *lead, channels, elements = x.shape
+    count = neighbours[0].place.shape[-1]
+    result = np.empty((*lead, channels, count), x.dtype)
+    step = min(count, max(1, BLOCK // channels))
+    rows, work = np.empty((elements, channels), x.dtype), np.empty((2, step, channels), x.dtype)
+    for index in np.ndindex(*lead):
+        np.copyto(rows, x[index].T)
+        for first in range(0, count, step):
+            some = (*index, 0, slice(first, min(first + step, count)))
+            total, part = work[:, : some[-1].stop - first]
+            for number, each in enumerate(neighbours):
+                target = part if number else total
+                np.take(rows, each.place[some], 0, target, "clip")
+                if not (inside := each.inside[some]).all():
+                    target[~inside] = 0
+                if each.weight is not None:
+                    np.multiply(target, each.weight[some][:, np.newaxis], target)
+                if number:
+                    np.add(total, part, total)
+            result[index][:, some[-1]] = total.T
+    return result
 
 
 def _taken(x: Array, places: Array) -> Array:
