@@ -72,3 +72,9 @@ def test_against_onnxruntime(padding: str) -> None:
     with tercet.load(proto) as loaded:
         found = loaded.run(feeds)["y"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
+
+
+def test_no_positions_of_no_elements() -> None:
+    none = np.zeros((1, 1, 0), np.float32)
+    axes = [interpolate.surrounded_by_zeros(none, 0)] * 2
+    assert interpolate.sampled(np.zeros((1, 9, 0, 0), np.float32), axes).shape == (1, 9, 0)

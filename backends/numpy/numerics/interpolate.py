@@ -147,7 +147,8 @@ def _have_rows(x: Array, neighbours: Sequence[_Neighbour]) -> bool:
     if x.dtype.kind not in "biuf" or x.ndim < 2 or shape[:-1] != (*x.shape[:-2], 1):
         return False
     count = len(neighbours)
-    return x.shape[-2] >= CHANNELS and count > 1 and count * shape[-1] * DENSE >= x.shape[-1]
+    is_dense = count * shape[-1] * DENSE >= max(1, x.shape[-1])
+    return x.shape[-2] >= CHANNELS and count > 1 and is_dense
 
 
 def _summed_by_row(x: Array, neighbours: Sequence[_Neighbour]) -> Array:
