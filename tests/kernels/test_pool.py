@@ -24,13 +24,13 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Mul, Relu, Sub
+from tercet.runtime.ops.elementwise import Add, Cast, Ceil, Floor, Mul, Relu, Sub
 from tercet.runtime.ops.pool import AveragePool, LpPool, MaxPool
 from tercet.runtime.plan.format import Format
 from tercet.runtime.session.model import Model
 
 from .cubins import OptimizedPtxCompiler, all_compile, assert_arguments
-from .dry import entries_of, launches, normal, planned, single
+from .dry import Net, entries_of, launches, normal, planned, single
 from .emulator import needs_compiler
 from .samples import OPTIONS, Sample, compare
 
@@ -251,6 +251,33 @@ def test_the_mean_of_equal_elements_is_one_of_them(
         kernels = [row.kernel for row in model.prepare().rows]
         assert any(k.startswith("pool_columns" if much == 0 else "pool_words") for k in kernels)
         np.testing.assert_array_equal(model.run({"x": x})["y"], x)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("op", "window", "kernel"),
+    [(Floor(), (5, 11), "pool_words"), (Ceil(), (3, 5), "pool_columns")],
+    ids=lambda value: value if isinstance(value, str) else str(value),
+)
+def test_means_that_are_whole_numbers_stay_whole(
+    op: Op,
+    window: tuple[int, int],
+    kernel: str,
+    emulated: CudaBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The share of one of 55 elements is rounded down, of 15 up."""
+    monkeypatch.setattr(pool, "MUCH", 0)
+    net, shape = Net(), (1, 32, 8, 13)
+    ones = np.ones((shape[1], 1, 1, 1), float16)
+    x = net.apply(Conv(group=shape[1]), net.input(*shape, dtype=float16), ones)
+    net.outputs(net.apply(op, net.apply(AveragePool(kernel_shape=window), x)))
+    numbers = np.arange(shape[1])[:, None, None]
+    feeds = {name: np.broadcast_to(numbers, shape).astype(float16) for name in net.feeds}
+    with Model(net.graph, [emulated], DEPTHWISE, evaluate) as model:
+        assert any(row.kernel.startswith(kernel) for row in model.prepare().rows)
+        (got,) = model.run(feeds).values()
+    np.testing.assert_array_equal(got, np.broadcast_to(numbers, got.shape))
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,6 @@
 // Compile-time: T; KIND_OF: 0 maximum, 1 mean without padding, 2 mean with padding; VECTOR, the elements of a word;
 // KH KW; STEP_H STEP_W, between windows; DOWN; KIND as in greater.cuh; PLAIN, whether results are stored as they are;
 // and what gemm/epilogue.cuh needs.
-//
-// Means of 16 bits are sums times the share of an element: there are as many divisions as pixels, not elements. The error
-// of that is far below one of rounding.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -30,6 +27,7 @@ typedef Neighbours<T, VECTOR> Elements;
 
 #include "elementwise/greater.cuh"
 #include "elementwise/maximum.cuh"
+#include "image/mean.cuh"
 
 // What has been found of a window: the greatest elements, or sums.
 template <int KIND_OF> struct Found {
@@ -117,7 +115,7 @@ pool_columns(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
 #pragma unroll
             for (int q = 0; q < VECTOR; ++q) {
                 const float all = float(found[down].at[q]);
-                results[q] = KIND_OF == MAX ? all : sizeof(T) == 2 ? all * share : all / elements;
+                results[q] = KIND_OF == MAX ? all : sizeof(T) == 2 ? mean_by(share, all, elements) : all / elements;
             }
             epilogue_all(y, results, operands_at<VECTOR>(to, n, channel, VECTOR, nullptr, z0, z1), to, VECTOR);
         }

@@ -9,6 +9,7 @@
 #include "order.cuh"
 #include "gemm/epilogue.cuh"
 #include "elementwise/greater.cuh"
+#include "image/mean.cuh"
 
 enum { MAX, AVERAGE, AVERAGE_PADDED };
 
@@ -70,9 +71,9 @@ pool_words(const T* x, R* y, const Z* z0, const Z* z1, int count, Plane p)
     if constexpr (KIND_OF == MAX && PLAIN) {
         *(Elements*)(y + at) = found;
     } else {
-        const float share = 1.0f / elements;  // the error of a product with it is far below one of rounding
+        const float share = 1.0f / elements;
 #pragma unroll
-        for (int q = 0; q < 8; ++q) sums[q] = KIND_OF == MAX ? float(found.at[q]) : sums[q] * share;
+        for (int q = 0; q < 8; ++q) sums[q] = KIND_OF == MAX ? float(found.at[q]) : mean_by(share, sums[q], elements);
         epilogue_all(y, sums, with, at, 8);
     }
 }
