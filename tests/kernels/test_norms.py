@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.norm.norm_rows import MAX_EARLY, REGISTERS
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
@@ -31,8 +33,8 @@ from tercet.runtime.ops.norm import (
 )
 from tercet.runtime.session.model import Model
 
-from .cubins import OptimizedPtxCompiler, all_compile, assert_arguments
-from .dry import DryCompiler, DryDevice, launches, normal, planned, single
+from .cubins import OptimizedPtxCompiler, all_compile, assert_arguments, registers
+from .dry import DryCompiler, DryDevice, Net, launches, normal, planned, single
 from .emulator import needs_compiler
 from .norm_samples import constant, far, samples
 from .samples import ERROR, OPTIONS, Sample, compare
@@ -227,6 +229,45 @@ def test_narrow_constants_take_too_many_registers_for_many_blocks(
 ) -> None:
     (launch,) = recipe(constant(rows, count, float16).graph)
     assert dict(launch.constants)["AHEAD"] is ahead
+
+
+def added(rows: int, count: int, dtype: DType, terms: int = 1) -> Sample:
+    """Return a LayerNormalization by constants, to which other rows are added."""
+    net = Net()
+    given = (normal(count).astype(dtype), normal(count, 2)[:, 0].astype(dtype))
+    y = net.apply(LayerNormalization(), net.input(rows, count, dtype=dtype), *given)
+    for _ in range(terms):
+        y = net.apply(Add(), y, net.input(rows, count, dtype=dtype))
+    return Sample(net.outputs(y), net.feeds)
+
+
+@pytest.mark.parametrize(
+    ("rows", "count", "dtype", "terms", "ahead", "early"),
+    [
+        (256, 16384, float32, 0, True, True),
+        (256, 16384, float32, 1, True, False),
+        (256, 16384, float16, 2, True, True),
+        (4096, 16384, float32, 0, False, False),
+        (4096, 16384, float16, 1, False, False),
+        (4096, 8192, float32, 1, True, False),
+    ],
+)
+def test_what_threads_keep_fits_their_registers(
+    rows: int, count: int, dtype: DType, terms: int, ahead: bool, early: bool, cache: Path
+) -> None:
+    """Of many large blocks, two are on a multiprocessor, so that one loads meanwhile."""
+    (launch,) = recipe(added(rows, count, dtype, terms).graph)
+    assert [dict(launch.constants)[name] for name in ("AHEAD", "EARLY")] == [ahead, early]
+    compiler = Compiler(H200, cache)
+    compiler.submit(launch.source).result()
+    each, stack = registers(compiler.code(launch.source))
+    assert stack <= 40
+    assert launch.block * each * (1 if rows <= MAX_EARLY else 2) <= REGISTERS
+
+
+@needs_compiler
+def test_operands_that_have_no_room_are_loaded_late(emulated: CudaBackend) -> None:
+    compare(added(3, 16384, float32), emulated)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,8 @@ SECTORS = 64
 #: Maximum number of blocks that load operands of the epilogue, and a scale and shift that are no
 #: constants or in narrow words, ahead: more of them wait for memory, not for these.
 MAX_EARLY = 264
+#: Registers of a multiprocessor, and of a thread besides elements, scale, shift and operands.
+REGISTERS, SPARE = 1 << 16, 32
 #: Maximum rows of which the next kernel starts while this one waits, except in float32: a product
 #: with few rows loads its weights meanwhile; float32 products do not share multiprocessors.
 #: With more rows they would: BERT-base at batch 1 in float16 took 3 % longer on an H100.
@@ -184,7 +186,12 @@ def normalize_rows(
     in_halves = vector == 4 and block.lanes >= 16 and count % 64 == 0 and how.heads == 1
     if epilogue.halves is not None and not in_halves:
         return None
-    ahead = bool(given) and (vector == maximum or blocks <= MAX_EARLY)
+    few_blocks = blocks <= MAX_EARLY
+    factors = 0 if how.apart and size == how.heads else len(given) * parameter.itemsize
+    operands = len(epilogue.operands) * epilogue.sums.itemsize
+    early = few_blocks and block.has_room(per * vector, factors + operands, 1)
+    ahead = bool(given) and (vector == maximum or few_blocks)
+    ahead = ahead and block.has_room(per * vector, factors, 1 if few_blocks else 2)
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
@@ -212,7 +219,7 @@ def normalize_rows(
             *(("BY_MEAN", how.by_mean), ("ADDED", how.is_added)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
             ("AHEAD", ahead and all(t.data is not None for t in given)),
-            *(("EARLY", blocks <= MAX_EARLY), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
+            *(("EARLY", early), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == how.heads else 2) if how.apart else 0),
             *(*gathered.flags, ("TWICE", again is not None)),
             ("MEAN_AGAIN", again is not None and again.centred),
@@ -255,6 +262,17 @@ class _Block:
     @property
     def threads(self) -> int:
         return self.of_row * self.rows
+
+    def has_room(self, own: int, nbytes: int, resident: int) -> bool:
+        """Return whether a multiprocessor has registers for what threads keep.
+
+        Args:
+            own: elements of a thread, which are in float32.
+            nbytes: of what it keeps besides, for each of them.
+            resident: number of blocks on a multiprocessor.
+        """
+        words = own * (4 + nbytes) // 4 + SPARE
+        return resident * self.threads * words <= REGISTERS
 
 
 def _block_of(rows: int, count: int, vector: int, itemsize: int, few: bool) -> _Block | None:

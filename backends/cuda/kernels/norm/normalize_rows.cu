@@ -158,7 +158,8 @@ __device__ __forceinline__ void normalize_again(float (&values)[PER][VECTOR], A*
     }
 }
 
-extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS)
+// Of large blocks that keep nothing but elements two are resident: one loads its row while the other normalizes its own.
+extern "C" __global__ void __launch_bounds__(OF_ROW * ROWS, OF_ROW * ROWS == 512 && !AHEAD && !EARLY ? 2 : 0)
 normalize_rows(const X* x, const S* scale, const S* shift, R* y, unsigned char* halves, const T* z0, const T* z1,
                uint32 rows, uint32 row_x, int count, float epsilon, float multiple, const long long* places, X* moved,
                const S* scale_again, const S* shift_again, float epsilon_again, A* again)
