@@ -162,6 +162,14 @@ def test_functions_are_inlined() -> None:
     assert y.tolist() == [6, 12]
 
 
+@pytest.mark.parametrize("call", ["Relu", "com.microsoft.Gelu"])
+def test_functions_named_like_operators_take_precedence(call: str) -> None:
+    domain, _, name = call.rpartition(".")
+    text = f"""g (float[2] x) => (float[2] y) {{ y = {call}(x) }}
+        <domain: "{domain}", opset_import: ["" : 21]> {name} (a) => (b) {{ b = Neg(a) }}"""
+    assert kinds(graph_of(text)) == ["Neg"]
+
+
 def test_functions_call_functions_with_attributes_and_opsets_of_their_own() -> None:
     text = """g (float[2, 3] x) => (y) { y = me.outer <k = 0> (x) }
         <domain: "me", opset_import: ["" : 21, "me" : 1]>
