@@ -47,7 +47,16 @@ def test_split_at_white_space() -> None:
     assert parts.tolist() == [["a", "b", "c"], ["", "", ""], ["d", "", ""]]
     assert counts.tolist() == [3, 0, 1]
     parts, counts = one("StringSplit", texts(" a  b c "), "y n", delimiter="", maxsplit=1)
-    assert parts.tolist() == [["a", "b c "]]
+    assert parts.tolist() == [["a", "b c"]]
+
+
+@pytest.mark.parametrize("maxsplit", [1, 2, 10])
+@pytest.mark.parametrize("delimiter", [{}, {"delimiter": ""}])
+def test_split_removes_spaces_behind_the_last_part(
+    delimiter: dict[str, str], maxsplit: int
+) -> None:
+    x = texts(" a  b c  ", "a b ", "a ", "   ", "")
+    check([node("StringSplit", "x", "y n", maxsplit=maxsplit, **delimiter)], {"x": x}, "y n")
 
 
 def test_split_of_empty_texts() -> None:
@@ -74,6 +83,15 @@ def test_normalizer_knows_other_letters() -> None:
     attributes = {"case_change_action": "LOWER", "stopwords": ["über"]}
     (found,) = one("StringNormalizer", texts("ÜBER", "ÄÖ"), **attributes)
     assert found.tolist() == ["äö"]
+
+
+def test_normalizer_changes_letters_whose_other_case_is_several() -> None:
+    """As scikit-learn, whose vocabularies hold what Python makes of a text."""
+    x = texts("straße", "ﬁn", "İ", "ΣΟΦΟΣ")
+    (upper,) = one("StringNormalizer", x, case_change_action="UPPER")
+    assert upper.tolist() == ["STRASSE", "FIN", "İ", "ΣΟΦΟΣ"]
+    (lower,) = one("StringNormalizer", x, case_change_action="LOWER")
+    assert lower.tolist() == ["straße", "ﬁn", "i\N{COMBINING DOT ABOVE}", "σοφος"]
 
 
 # ── patterns ─────────────────────────────────────────────────────────────────────────────────────

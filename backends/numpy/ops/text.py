@@ -39,7 +39,10 @@ def string_concat(op: ops.StringConcat, x: Array, y: Array, *, out: Array) -> No
 def string_split(op: ops.StringSplit, x: Array) -> tuple[Array, Array]:
     """Return the parts of every string, padded with "", and their number."""
     maximum = -1 if op.maxsplit is None else op.maxsplit
-    found = [text.split(op.delimiter or None, maximum) for text in x.flat]
+    if op.delimiter:
+        found = [text.split(op.delimiter, maximum) for text in x.flat]
+    else:  # white space after the last part is removed, which Python keeps with a maximum
+        found = [text.strip().split(None, maximum) for text in x.flat]
     counts = np.array([len(parts) for parts in found], int64)
     need(x.size * int(counts.max(initial=0)) * string.itemsize, "the parts of StringSplit")
     parts = np.full((x.size, counts.max(initial=0)), "", string)
