@@ -235,6 +235,19 @@ def test_votes_of_a_forest_are_probabilities(trees: int) -> None:
     assert (scores <= 1).all()
 
 
+@pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.parametrize("transform", ["SOFTMAX", "SOFTMAX_ZERO"])
+def test_softmax_of_the_scores_of_two_classes(kernel: str, transform: str) -> None:
+    """onnxruntime leaves it out, and gives 1 - s as the score of the first class."""
+    attributes = svm(2, 4, kernel_type=kernel, post_transform=transform)
+    proto = model_of("SVMClassifier", attributes, 9)
+    x = draw(1, (9, FEATURES))
+    _, want = ReferenceEvaluator(proto).run(None, {"x": x})
+    with tercet.load(proto) as model:
+        _, found = model(x)
+    np.testing.assert_allclose(found, np.asarray(want), rtol=1e-4, atol=1e-6)
+
+
 def test_svm_of_no_rows() -> None:
     ort = pytest.importorskip("onnxruntime")
     both = {"prob_a": [-1.0, -0.5, -2.0], "prob_b": [0.1, 0.2, 0.3]}
