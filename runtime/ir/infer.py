@@ -8,6 +8,7 @@ from types import NoneType
 from ..base.guard import check_time
 from ..errors import (
     FAILURES,
+    InputSizeError,
     ModelError,
     OperatorRuleError,
     ShapeError,
@@ -17,7 +18,7 @@ from ..errors import (
 from .constraints import Element, check_inputs, check_outputs
 from .dtypes import FLOATS
 from .fresh_names import named
-from .graph import Graph, Node
+from .graph import Graph, Node, Value
 from .hints import without_shapes
 from .op import Op, input_kinds, input_names
 from .types import MapType, OptionalType, SequenceType, TensorType, ValueType
@@ -177,6 +178,47 @@ def specialise(
     if fold:
         fold_known(bound, floats=floats)
     return bound
+
+
+def blame_sizes(
+    error: ModelError, inputs: Sequence[Value], types: Mapping[str, ValueType | None]
+) -> None:
+    """Raise an error of specialising as one of inputs, if the model leaves their sizes open.
+
+    Args:
+        error: what `specialise` raised.
+        inputs: of the model.
+        types: those that were given, by name.
+
+    Raises:
+        InputSizeError: a node cannot run with the sizes that were given.
+    """
+    given = [
+        f"'{value.name}' is {type_.without_value()}"
+        for value in inputs
+        if isinstance(type_ := types.get(value.name), TensorType)
+        and isinstance(value.type, TensorType)
+        and type_.shape != value.type.shape
+    ]
+    if given and not isinstance(error, OperatorRuleError):
+        said = f"{error.reason}; the model leaves sizes open: {', '.join(given)}"
+        raise InputSizeError(said, file=error.file, where=error.where) from error
+
+
+def specialise_as_asked(
+    graph: Graph, types: Mapping[str, ValueType | None], *, fold: bool = True
+) -> Graph:
+    """Specialise for sizes that the caller has chosen; see `specialise`.
+
+    Raises:
+        InputSizeError: a node cannot run with sizes that the graph leaves open.
+        ModelError: nor with those that it declares.
+    """
+    try:
+        return specialise(graph, types, fold=fold)
+    except ModelError as error:
+        blame_sizes(error, graph.inputs, types)
+        raise
 
 
 def _forget_symbols(type_: ValueType | None) -> ValueType | None:

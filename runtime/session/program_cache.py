@@ -14,15 +14,13 @@ from ..control.resources import Keys, Resources, Types, is_deciding
 from ..errors import (
     DeviceOutOfMemory,
     InputError,
-    InputSizeError,
     LimitError,
     ModelError,
     ModelWarning,
-    OperatorRuleError,
     UnsupportedError,
 )
 from ..ir.graph import Graph, Value
-from ..ir.infer import fold_known, infer, specialise
+from ..ir.infer import blame_sizes, fold_known, infer, specialise
 from ..ir.mapped import free
 from ..ir.symbols import ambiguous, loosened, sizes_of
 from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
@@ -239,7 +237,7 @@ class ProgramCache:
             bound = specialise(general, types)
         except ModelError as error:
             if not unclear:
-                self._blame_open_sizes(error, types)
+                blame_sizes(error, self._imported.inputs, types)
                 raise
             found = ", and ".join(f"'{symbol}' is {text}" for symbol, text in unclear.items())
             raise InputError(f"{found}; the model cannot work on such inputs: {error}") from error
@@ -269,19 +267,6 @@ class ProgramCache:
         if kept is not None:
             kept.end()
         return self._ended(program)
-
-    def _blame_open_sizes(self, error: ModelError, types: Mapping[str, ValueType | None]) -> None:
-        """Raise an error of planning as one of inputs, if the model leaves their sizes open."""
-        given = [
-            f"'{value.name}' is {type_}"
-            for value in self._imported.inputs
-            if isinstance(type_ := types.get(value.name), TensorType)
-            and isinstance(value.type, TensorType)
-            and not value.type.is_static
-        ]
-        if given and not isinstance(error, OperatorRuleError):
-            said = f"{error.reason}; the model leaves sizes open: {', '.join(given)}"
-            raise InputSizeError(said, file=error.file, where=error.where) from error
 
     def _ended(self, program: Program) -> Program:
         """Return a program that has been made, or read."""

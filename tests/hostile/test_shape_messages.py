@@ -1,6 +1,8 @@
 """Every rejection of shapes names the node, its tensors, and both of the shapes that clash."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -384,17 +386,50 @@ def test_rejections_in_a_run(what: str) -> None:
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize("size", ["n", None])
-def test_sizes_that_a_model_leaves_open_are_the_inputs_fault(size: str | None) -> None:
-    """The model runs with other sizes; without any that is open, the model is wrong."""
+def of_rows(size: str | int | None) -> ModelProto:
+    """A sum of [size,4] and [3,4]."""
     weight = numpy_helper.from_array(np.ones((3, 4), np.float32), "w")
     node = helper.make_node("Add", ["x", "w"], ["y"], name="sum")
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [size, 4])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
-    with tercet.load(model) as loaded:
+    return helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
+
+
+SIZES = r"node 'sum' \(Add\): .*do not broadcast.*leaves sizes open: 'x' is float32\[2,4\]"
+
+
+@pytest.mark.parametrize("size", ["n", None])
+def test_sizes_that_a_model_leaves_open_are_the_inputs_fault(size: str | None) -> None:
+    """The model runs with other sizes; without any that is open, the model is wrong."""
+    with tercet.load(of_rows(size)) as loaded:
         assert loaded.run({"x": np.ones((1, 4), np.float32)})["y"].shape == (3, 4)
-        said = r"node 'sum' \(Add\): .*do not broadcast.*leaves sizes open: 'x' is float32\[2,4\]"
-        with pytest.raises(tercet.InputError, match=said) as caught:
+        with pytest.raises(tercet.InputError, match=SIZES) as caught:
             loaded.run({"x": np.ones((2, 4), np.float32)})
     assert (caught.value.exit_code, isinstance(caught.value, ModelError)) == (2, True)
+
+
+#: What binds sizes besides a run.
+BINDING: dict[str, Callable[[ModelProto, Path], object]] = {
+    "layers": lambda m, out: tercet.compare_layers(m, ["numpy", "numpy"], dims={"n": 2}),
+    "layers of the file": lambda m, out: tercet.compare_layers(
+        m, ["numpy", "numpy"], dims={"n": 2}, optimise=False
+    ),
+    "bisect": lambda m, out: tercet.bisect(m, ["numpy"], {"x": np.ones((2, 4), np.float32)}),
+    "inspect": lambda m, out: tercet.inspect(m, shapes={"x": (2, 4)}),
+    "export": lambda m, out: tercet.export(m, out / "bound.onnx", dims={"n": 2}),
+    "simplify": lambda m, out: tercet.simplify(m, out / "bound.onnx", dims={"n": 2}),
+}
+
+
+@pytest.mark.parametrize("command", BINDING)
+def test_commands_blame_inputs_as_runs_do(command: str, tmp_path: Path) -> None:
+    with pytest.raises(tercet.InputError, match=SIZES) as caught:
+        BINDING[command](of_rows("n"), tmp_path)
+    assert (caught.value.exit_code, isinstance(caught.value, ModelError)) == (2, True)
+
+
+@pytest.mark.parametrize("command", BINDING)
+def test_sizes_that_a_model_declares_are_its_own_fault(command: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"do not broadcast") as caught:
+        BINDING[command](of_rows(2), tmp_path)
+    assert (caught.value.exit_code, isinstance(caught.value, tercet.InputError)) == (4, False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...backends.numpy import evaluate
 from ...runtime.ir.graph import Graph
-from ...runtime.ir.infer import specialise
+from ...runtime.ir.infer import specialise_as_asked
 from ...runtime.ir.types import Dim, TensorType, ValueType
 from ...runtime.passes import STATIC_PASSES
 from ...runtime.passes import optimise as run_passes
@@ -23,7 +23,7 @@ def bound(
         type_ = types.get(name)
         if isinstance(type_, TensorType):
             types[name] = type_.with_shape(shape)
-    bound = specialise(graph, types)
+    bound = specialise_as_asked(graph, types)
     if optimise:
         run_passes(bound, STATIC_PASSES, model.options, evaluate, model.rewrites.copy())
     return bound

@@ -22,7 +22,7 @@ from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.notebook import Shown
 from ...runtime.errors import BackendUnavailable, ModelError, UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph
-from ...runtime.ir.infer import specialise
+from ...runtime.ir.infer import specialise, specialise_as_asked
 from ...runtime.ir.types import TensorType, ValueType
 from ...runtime.ir.unknown import UnknownOperator, UnknownOperators, stand_in
 from ...runtime.options import Options
@@ -422,7 +422,8 @@ def _bind(
     if len(types) < len(model.inputs):
         return None, "an input is not a tensor"
     try:
-        return specialise(model.imported, types), ""
+        bind = specialise_as_asked if given else specialise
+        return bind(model.imported, types), ""
     except ModelError as error:
         if given or all(isinstance(d, int) for info in model.inputs for d in info.shape or ()):
             raise

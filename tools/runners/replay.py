@@ -16,7 +16,7 @@ from ...importers.onnx.writing.masks import with_full_masks
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.hints import Doubts
-from ...runtime.ir.infer import specialise
+from ...runtime.ir.infer import specialise_as_asked
 from ...runtime.ir.types import HostValue, TensorType, type_of
 from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Pass, Rewrites
@@ -282,7 +282,9 @@ def prepared(
     passes, log = passes or PassList(), rewrites if rewrites is not None else Rewrites()
     graph = imported.clone()
     run_passes(graph, passes.before, options, evaluate, log)
-    bound = specialise(graph, {v.name: type_of(feeds[v.name], v.type) for v in graph.inputs})
+    bound = specialise_as_asked(
+        graph, {v.name: type_of(feeds[v.name], v.type) for v in graph.inputs}
+    )
     run_passes(bound, passes.after, options, evaluate, log)
     return bound
 
@@ -295,7 +297,7 @@ def as_written(imported: Graph, feeds: Values) -> Graph:
         feeds: a value for every input.
     """
     types = {value.name: type_of(feeds[value.name], value.type) for value in imported.inputs}
-    return specialise(imported, types, fold=False)
+    return specialise_as_asked(imported, types, fold=False)
 
 
 def warn_of_declarations(model: Model, feeds: Values) -> None:
