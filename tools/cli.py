@@ -20,7 +20,7 @@ from .commands import files, generating, machine, measuring, running, tuning
 from .commands.groups import with_groups
 from .commands.help import SectionedCommand, SectionedGroup
 from .commands.options import PROCESS, Debug
-from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe
+from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe, leave
 from .common.warned import listening
 
 #: Former names of options, which still work but are not in the help.
@@ -94,15 +94,13 @@ def _call_off_watchdog() -> None:
 
 
 def _leave_if_interrupted(code: object) -> None:
-    """End the process if its work was interrupted; see `deadline.leave`.
+    """End the process if its work was interrupted; see `failures.leave`.
 
     Python itself ends by a signal if Ctrl-C met a text that it executes, such as a dataclass's.
     """
     deadline = sys.modules.get(f"{__package__}.common.deadline")
     has_rung = deadline is not None and deadline.WATCHDOG.has_rung
     if PROCESS.is_command and isinstance(code, int) and (has_rung or code == INTERRUPTED):
-        from .common.deadline import leave
-
         leave(code)
 
 

@@ -471,13 +471,18 @@ def test_an_option_of_a_backend_that_does_not_run(tercet: Tercet, folder: Path) 
     assert "backend 'numpy' does not use it; leave it out, or run on" in done.err
 
 
-def test_interrupted_while_modules_are_imported() -> None:
-    """As later: no traceback, and the code of an interrupt, in whatever a module executes."""
+@pytest.mark.parametrize("module", ["typer", "numpy"])
+def test_interrupted_while_modules_are_imported(module: str) -> None:
+    """As later: no traceback, and the code of an interrupt, in whatever a module executes.
+
+    What is imported in part is not imported again: numpy refuses that.
+    """
     code = (
         "import builtins, sys\n"
+        "sys.argv = ['tercet', 'run', 'adder.onnx']\n"
         "real = builtins.__import__\n"
         "def interrupted(name, *rest):\n"
-        "    if name == 'typer': raise KeyboardInterrupt\n"
+        f"    if name == '{module}': raise KeyboardInterrupt\n"
         "    return real(name, *rest)\n"
         "builtins.__import__ = interrupted\n"
         "from tercet.__main__ import main\n"

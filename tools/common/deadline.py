@@ -21,7 +21,7 @@ from inspect import signature
 from threading import Event, Thread, Timer, current_thread, main_thread
 from time import monotonic
 from types import FrameType
-from typing import NoReturn, ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 from ...runtime.base.guard import bounded
 from ...runtime.errors import TimeLimitError, UsageError
@@ -286,18 +286,3 @@ def _end_process(seconds: float) -> None:
     said = f"error: not done after {seconds:g} s, and cannot be interrupted: the process ends here"
     print(f"{cursor}{said}", file=sys.stderr, flush=True)
     os._exit(TimeLimitError.exit_code)
-
-
-def leave(code: int) -> NoReturn:
-    """End the process immediately after interrupted work.
-
-    The work may hold locks, or another thread may be inside a library call: Python's own shutdown
-    waits for both.
-    """
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    if (processes := sys.modules.get("multiprocessing")) is not None:
-        for child in processes.active_children():
-            child.kill()
-    os._exit(code)

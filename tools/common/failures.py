@@ -6,6 +6,7 @@ With --json the message is also a JSON object on standard output: ``{"error": {"
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json as json_text
 import os
@@ -13,7 +14,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import typer
 
@@ -201,3 +202,18 @@ def _discard_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())
     except (OSError, ValueError):  # it has no file
         return
+
+
+def leave(code: int) -> NoReturn:
+    """End the process immediately after interrupted work, which may have been an import.
+
+    The work may hold locks, or another thread may be inside a library call: Python's own shutdown
+    waits for both.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    if (processes := sys.modules.get("multiprocessing")) is not None:
+        for child in processes.active_children():
+            child.kill()
+    os._exit(code)
