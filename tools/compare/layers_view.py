@@ -114,7 +114,8 @@ def _number(value: float) -> str:
 def _show_counts(console: Console, found: Layers) -> None:
     counts = Counter(layer.verdict for layer in found.layers)
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
+    if said:
+        console.print(Text(f"{counted(len(found.layers), 'step')}: {said}", "dim"))
     if found.runs > 1:
         console.print(
             Text(
@@ -123,6 +124,8 @@ def _show_counts(console: Console, found: Layers) -> None:
                 "dim",
             )
         )
+    if not found.worst:
+        return
     console.print(
         Text(
             "rounding: the largest difference that rounding may cause in an element, measured in "

@@ -201,8 +201,8 @@ def needing_cuda_packages() -> Generator[None]:
         from ...backends.cuda import REMEDY
 
         missing = (
-            f"the CUDA packages for Python are missing ({error}), without which there is no plan "
-            "for a GPU elsewhere, either"
+            f"the CUDA packages for Python are missing ({error}); compiling for a GPU elsewhere "
+            "and planning its memory need them, too"
         )
         raise BackendUnavailable("cuda", missing, REMEDY) from None
 

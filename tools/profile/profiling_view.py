@@ -35,6 +35,15 @@ def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
         top: maximum rows of a table; 0 for all.
     """
     _show_head(console, found)
+    if found.rows:
+        _show_steps(console, found, top)
+    else:
+        console.print(Text("no steps: every output is an input or a constant", "dim"))
+    if found.stopped:
+        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+
+
+def _show_steps(console: Console, found: Profile, top: int) -> None:
     _show_rows(console, found, top)
     if found.peaks:
         show_lost(console, found.by_kernel(), top, "in graph" if found.has_graph else "ms")
@@ -188,8 +197,6 @@ def _show_sum(console: Console, found: Profile) -> None:
             "dim",
         )
     )
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
 
 
 def show_difference(console: Console, found: ProfileDifference, top: int = TOP) -> None:
