@@ -267,3 +267,16 @@ def test_a_file_of_some_tensors(tercet: Tercet) -> None:
     other = tercet(*given, "other.npz", "--no-optimise")
     assert other.code == 2
     assert "other.npz has no tensor that numpy has" in other.err
+
+
+def test_steps_behind_a_custom_operator() -> None:
+    """onnxruntime lacks the operator, whose results have no declared type, but not what follows."""
+    proto = parse_model(
+        '<ir_version: 10, opset_import: ["" : 21, "acme" : 1]>\n'
+        "g (float[2] x) => (float[2] z) { y = acme.Half (x)  z = Exp (y) }"
+    )
+    half = {("acme", "Half"): lambda x: x / np.float32(2)}
+    found = api.compare_layers(proto, ["numpy", "onnxruntime"], operators=half)
+    assert [layer.operators for layer in found.layers] == ["acme::Half", "Exp"]
+    assert "acme:Half" in found.layers[0].refused
+    assert found.layers[1].verdict in ("equal", "within rounding")

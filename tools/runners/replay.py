@@ -16,7 +16,7 @@ from ...importers.onnx.writing.masks import with_full_masks
 from ...runtime.errors import UnsupportedError, UsageError
 from ...runtime.ir.graph import Graph, Node, Value
 from ...runtime.ir.hints import Doubts
-from ...runtime.ir.infer import specialise_as_asked
+from ...runtime.ir.infer import specialise, specialise_as_asked
 from ...runtime.ir.types import HostValue, TensorType, type_of
 from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, SYMBOLIC_PASSES, Pass, Rewrites
@@ -150,6 +150,9 @@ class FilePlayer:
         """Return what it computes; operators that it refuses, by the functions that define them."""
         if any(node.op.graphs() for node in graph.nodes):
             graph = _without_sizes(graph)
+        if any(value.type is None for value in graph.inputs):  # of a custom operator without rule
+            types = {value.name: type_of(feeds[value.name], value.type) for value in graph.inputs}
+            graph = specialise(graph, types, fold=False)
         try:
             return self._run(graph, feeds)
         except UnsupportedError as error:
