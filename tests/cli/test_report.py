@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from onnx import parser
 from PIL import Image
 
 from tercet.runtime.errors import InputError, UsageError
@@ -168,6 +169,43 @@ def test_infinities_are_null(saved: Saved) -> None:
     text = report([layers]).html
     assert "∞" in text
     assert "the first step that is wrong is 1" in text
+
+
+def test_what_is_known_besides_the_steps(saved: Saved) -> None:
+    """The verdict may follow from whole graphs, of which no step is wrong."""
+    layers = json.loads(json.dumps(saved["layers"]))
+    finding = layers["layers"][0]["tensors"][0] | {"output": "scores", "reason": "off by 3"}
+    layers.update(verdict="inconclusive", whole=[finding], nan="step 2, log (Log)")
+    layers.update(imported=[finding], imported_in="fc", stopped="stopped after 1 s")
+    layers["layers"][1]["refused"] = "no kernel"
+    text = report([layers]).html
+    assert "scores of the whole graph, of which no step is wrong alone: off by 3" in text
+    assert "importing changes scores, first in fc: off by 3" in text
+    assert f"the first NaN on {layers['runner']} is from step 2, log (Log)" in text
+    assert "was not run: no kernel" in text
+    assert "not complete: stopped after 1 s" in text
+    assert text.count("image float32[1, 3, 8, 8], random, seed 0") == 1
+    assert "first NaN" not in report([saved["layers"]]).html
+
+
+def test_a_model_without_steps() -> None:
+    """No table is empty."""
+    graph = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[2] x) => (float[2] y) { y = Identity(x) }""")
+    found = report([profile(graph, repeat=3, peaks=False), compare_layers(graph, ["numpy"] * 2)])
+    page = Page(found.html)
+    assert page.tags["table"] == 0
+    assert not page.figures
+
+
+def test_a_single_figure(saved: Saved) -> None:
+    assert repr(report([saved["layers"]])) == "<tercet.Report layers; 1 figure>"
+
+
+def test_a_damaged_result_names_the_command_that_writes_it(saved: Saved) -> None:
+    with pytest.raises(InputError, match=r"of `tercet compare --layers` is damaged"):
+        report([{"layers": 3, "mode": "alone"}])
 
 
 def test_command(tercet: Tercet, saved: Saved) -> None:

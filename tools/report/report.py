@@ -21,7 +21,7 @@ from ...runtime.base import arguments as rules
 from ...runtime.base.files import write_text
 from ...runtime.base.notebook import one_line
 from ...runtime.errors import InputError, UsageError
-from ..common.console import bytes_text
+from ..common.console import bytes_text, counted
 from ..common.results import read_json, saved_by
 from .report_markup import Markup, element, page
 from .report_sections import bench_section, compare_section, layers_section, profile_section
@@ -72,7 +72,8 @@ class Report:
     figures: int
 
     def __repr__(self) -> str:
-        return one_line("Report", f"{', '.join(self.sections)}; {self.figures} figures")
+        figures = counted(self.figures, "figure")
+        return one_line("Report", f"{', '.join(self.sections)}; {figures}")
 
     def __str__(self) -> str:
         return repr(self)
@@ -150,7 +151,7 @@ def _read(source: Path | Found) -> tuple[_Kind, Found]:
 
 
 def _section(kind: _Kind, found: Sequence[Found]) -> Markup:
-    with saved_by(f"tercet {kind.name}"):
+    with saved_by("tercet compare --layers" if kind.name == "layers" else f"tercet {kind.name}"):
         return kind.section(found)
 
 
@@ -167,4 +168,5 @@ def show_report(console: Console, file: Path, found: Report) -> None:
     about = found.to_dict()
     sections = ", ".join(found.sections)
     size = bytes_text(about["bytes"])
-    console.print(Text(f"{file}: {sections}; {found.figures} figures, {size}"), overflow="fold")
+    figures = counted(found.figures, "figure")
+    console.print(Text(f"{file}: {sections}; {figures}, {size}"), overflow="fold")

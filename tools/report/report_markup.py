@@ -63,7 +63,10 @@ def _text(value: Part) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) -> Markup:
-    """Return a table that scrolls independently; the first `left` columns are text."""
+    """Return a table that scrolls independently; the first `left` columns are text.
+
+    Without rows there is none.
+    """
     kinds = ["text" if i < left else "number" for i in range(len(titles))]
     head = [element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)]
     body = [
@@ -73,6 +76,8 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Part]], left: int = 1) 
         )
         for row in rows
     ]
+    if not body:
+        return Markup("")
     whole = element("table", element("thead", element("tr", head)), element("tbody", body))
     return element("div", whole, class_="scroll")
 

@@ -14,6 +14,8 @@ from .report_markup import Content, Markup, Part, element, facts, figure, table
 Found = Mapping[str, Any]
 
 WORST, SLOWEST = 20, 25
+_OF_FILE = "the steps are those of the file's graph: the optimised one lacks the wrong node"
+_UNREAD = "what importing the file changes has not been compared"
 
 
 def _section(name: str, title: str, *parts: Content) -> Markup:
@@ -117,7 +119,11 @@ def layers_section(found: Sequence[Found]) -> Markup:
         "Relative L2 distance from the reference, one column a step in the order of execution; "
         "framed where it is more than rounding. Hover for the step."
     )
-    picture = figure("heat", "Error by layer", heat_map(lines, "error by layer"), note)
+    picture = (
+        figure("heat", "Error by layer", heat_map(lines, "error by layer"), note)
+        if any(lines.values())
+        else None
+    )
     return _section("layers", "Layers", picture, [_layers(one) for one in found])
 
 
@@ -143,8 +149,36 @@ def _layers(found: Found) -> list[Markup]:
     titles = ("step", "nodes", "operators", "verdict", "rel L2", "max abs", "of rounding")
     return [
         element("h3", f"{found['runner']} against {found['reference']}, {found['mode']}"),
+        facts([("model", found["model"]), ("against", found["other"]), ("inputs", _inputs(found))]),
         element("p", "verdict: ", _verdict(found["verdict"]), _first(found)),
+        *(element("p", said) for said in _remarks(found)),
         table(titles, rows, left=4),
+    ]
+
+
+def _remarks(found: Found) -> list[str]:
+    """Return what is known besides the steps, in sentences."""
+    where = f", first in {found['imported_in']}" if found["imported_in"] else ""
+    lists = (
+        ("whole", "{} of the whole graph, of which no step is wrong alone"),
+        ("rewritten", "a graph pass changes {}"),
+        ("imported", f"importing changes {{}}{where}"),
+    )
+    return [
+        *(
+            f"{words.format(each['output'])}: {each['reason']}"
+            for name, words in lists
+            for each in found[name]
+        ),
+        *(
+            f"{' + '.join(layer['nodes'])} was not run: {layer['refused']}"
+            for layer in found["layers"]
+            if layer["refused"]
+        ),
+        *([f"the first NaN on {found['runner']} is from {found['nan']}"] if found["nan"] else []),
+        *([_OF_FILE] if found["of_file"] else []),
+        *([f"{_UNREAD}: {found['unread']}"] if found["unread"] else []),
+        *([f"not complete: {found['stopped']}"] if found["stopped"] else []),
     ]
 
 
@@ -203,7 +237,9 @@ def _profile(found: Found) -> list[Content]:
                 *found["environment"].items(),
             ]
         ),
-        figure("strip", "A run from beginning to end", strip(parts, "rows by time")),
+        figure("strip", "A run from beginning to end", strip(parts, "rows by time"))
+        if parts
+        else None,
         _operators(found),
         _lost(found),
         [_roofline(found, peaks) for peaks in found["peaks"]],
