@@ -51,6 +51,12 @@ def test_what_was_asked_for_is_chosen(tercet: Tercet) -> None:
     assert taken["Conv"] == "direct"
 
 
+@pytest.mark.parametrize("other", [["--passes"], ["--graph", "g.svg"]])
+def test_algorithms_are_shown_alone(tercet: Tercet, other: list[str]) -> None:
+    done = tercet("inspect", "classifier.onnx", "--algorithms", *other)
+    assert (done.code, "leave out --passes and --graph" in done.err) == (2, True)
+
+
 def test_lists_of_another_backend(tercet: Tercet) -> None:
     done = tercet("inspect", "classifier.onnx", "--algorithms", "-b", "numpy")
     assert done.code == 2

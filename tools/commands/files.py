@@ -306,6 +306,8 @@ def inspect(
 
     if (diff or ir) and not passes:
         raise UsageError("--diff and --ir need --passes")
+    if algorithms and (passes or graph is not None):
+        raise UsageError("--algorithms shows nothing else: leave out --passes and --graph")
     if graph is not None:
         check_graph_name(graph)
     if algorithms:
