@@ -215,7 +215,7 @@ def test_a_model_that_does_nothing() -> None:
 
 
 def on_a_device(*operators: Any, device: FakeDevice | None = None, peaks: bool = False) -> Profile:
-    """Profile a chain of unary operators on a fake device, numpy behind it."""
+    """Profile a chain of unary operators, as it is, on a fake device, numpy behind it."""
     graph = Graph("test")
     y = graph.add_input("x", TensorType(float32, (2, 3)))
     for i, op in enumerate(operators):
@@ -224,7 +224,7 @@ def on_a_device(*operators: Any, device: FakeDevice | None = None, peaks: bool =
     infer(graph)
     backends = FakeBackend(device or FakeDevice()), NumpyBackend()
     feeds = Inputs({"x": np.ones((2, 3), np.float32)}, {"x": "given"})
-    with Model(graph, backends, Options(), lambda op, arrays, outputs: None) as model:
+    with Model(graph, backends, Options(stop_at=0), lambda op, arrays, outputs: None) as model:
         return profile_model(model, feeds, "test", Repeat(3), peaks=peaks)
 
 
