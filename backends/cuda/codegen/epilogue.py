@@ -299,6 +299,19 @@ def epilogue_of(
     return rest or f"{len(epilogue.operands)} operands"
 
 
+def pitches_in(nodes: tuple[Node, ...], operand: Callable[[Value], Tensor]) -> Mapping[Value, int]:
+    """Return the pitches of what an epilogue reads that is a slice, as `epilogue_of` takes them.
+
+    Kernels of several nodes may read such a tensor both in the epilogue and in front of it.
+
+    Args:
+        nodes: of the epilogue.
+        operand: returns the operand of a value.
+    """
+    read = dict.fromkeys(value for node in nodes for value in node.distinct_reads)
+    return {value: pitch for value in read if (pitch := operand(value).pitch)}
+
+
 def divides_channels(node: Node) -> bool:
     """Whether a node is an RMSNormalization of each channel of images, many and without a scale.
 

@@ -21,7 +21,7 @@ from ....runtime.ops.reduce import ReduceMean
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CHANNELS_LAST, SELECTORS
-from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of, pitches_in
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
@@ -345,8 +345,7 @@ def _problem(
     own = setting.for_node(layer.conv)
     if own.asked:
         return f"algorithm '{own.asked[0]}'"
-    along = (value for node in layer.epilogue for value in node.distinct_reads)
-    pitches = {value: operand(value).pitch for value in along if operand(value).pitch}
+    pitches = pitches_in(layer.epilogue, operand)
     epilogue = epilogue_of(layer.epilogue, y, layer.conv.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue

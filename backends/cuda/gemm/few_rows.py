@@ -117,7 +117,7 @@ def few_rows(
         measured: what the product in front has left of the rows to normalize; None if nothing.
         left: what is stored for a product behind; None if nothing.
     """
-    epilogue = found.epilogue_to(y)
+    epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue
     if found.norm is not None and setting.for_node(found.norm).asked:

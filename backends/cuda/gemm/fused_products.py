@@ -6,7 +6,7 @@ behind, a chain of elementwise nodes, in which two products meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import field, replace
 
 from ....runtime.base.record import record
@@ -17,7 +17,7 @@ from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_ro
 from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import RecipeContext, Setting, need_dtypes
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue
+from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue, pitches_in
 from ..codegen.stages import head_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand
@@ -44,8 +44,8 @@ class Products:
     products: tuple[Node, ...]
     epilogue: tuple[Node, ...]
     norm: Node | None = None
-    epilogues: dict[Tensor, Epilogue | str] = field(
-        default_factory=dict[Tensor, Epilogue | str], compare=False, repr=False
+    epilogues: dict[Hashable, Epilogue | str] = field(
+        default_factory=dict[Hashable, Epilogue | str], compare=False, repr=False
     )
 
     @property
@@ -70,12 +70,19 @@ class Products:
         norm = () if self.norm is None else (self.norm,)
         yield from (setting.for_node(node) for node in (*self.products, *norm))
 
-    def epilogue_to(self, y: Tensor) -> Epilogue | str:
-        """Return the epilogue whose last result is `y`, or why there is none."""
-        if y not in self.epilogues:
+    def epilogue_to(self, y: Tensor, operand: Operand) -> Epilogue | str:
+        """Return the epilogue whose last result is `y`, or why there is none.
+
+        Args:
+            y: what is stored.
+            operand: returns the operand of a value.
+        """
+        pitches = pitches_in(self.epilogue, operand)
+        key = y, *pitches.items()
+        if key not in self.epilogues:
             results = (node.output for node in self.products)
-            self.epilogues[y] = epilogue_of(self.epilogue, y, *results)
-        return self.epilogues[y]
+            self.epilogues[key] = epilogue_of(self.epilogue, y, *results, pitches=pitches)
+        return self.epilogues[key]
 
     def reading(self, operand: Operand) -> Operand:
         """Return operands of the products, which read rows that are not normalized yet."""

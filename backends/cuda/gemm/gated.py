@@ -76,7 +76,7 @@ def gated_products(found: Products, y: Tensor, operand: Operand, setting: Settin
         operand: returns the operand of a value.
         setting: the GPU and the user's options.
     """
-    epilogue = found.epilogue_to(y)
+    epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue
     if epilogue.stored.itemsize != 2 or epilogue.reads_along or epilogue.reads_rows:

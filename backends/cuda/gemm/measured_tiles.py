@@ -42,7 +42,7 @@ def some_rows(
         measured: what the product in front has left of the rows; None if nothing.
         left: what is stored for a product behind; None if nothing.
     """
-    epilogue = found.epilogue_to(y)
+    epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue
     if any(own.asked or own.choices for own in found.settings(setting)):

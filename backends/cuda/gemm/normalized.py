@@ -229,7 +229,7 @@ def task_of(
     own, read = setting.for_node(product), found.reading(operand)
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
-    epilogue = found.epilogue_to(y)
+    epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue
     halves = Tensor(y.value, y.format.halves) if stored.halves else None

@@ -169,7 +169,7 @@ def rotated_product(whole: RotatedProduct, operand: Operand, setting: Setting) -
     """
     found, target, rows = whole.found, setting.target, Tensor(whole.found.result)
     y, turned = operand(whole.rotation.output), turned_of(whole, operand)
-    epilogue = found.epilogue_to(rows)
+    epilogue = found.epilogue_to(rows, operand)
     if isinstance(turned, str) or isinstance(epilogue, str):
         return str(turned if isinstance(turned, str) else epilogue)
     layers = layers_of(found, rows, operand, setting, epilogue, "tensor_cores")

@@ -8,6 +8,7 @@ MaxViT-T takes 6 % less time than with a kernel that gathers, at batch 1 and 32;
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
@@ -21,7 +22,7 @@ from ....runtime.ops.gather import Gather
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of, pitches_in
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
@@ -138,7 +139,9 @@ def gathered_rows(
 ) -> Answer:
     """Return the launch, or why there is none."""
     norm = found.norm
-    epilogue = epilogue_of(found.epilogue, Tensor((norm, *found.epilogue)[-1].output), norm.output)
+    last = Tensor((norm, *found.epilogue)[-1].output)
+    pitches = pitches_in(found.epilogue, operand)
+    epilogue = epilogue_of(found.epilogue, last, norm.output, pitches=pitches)
     if isinstance(epilogue, str):
         return epilogue
     if found.is_last and epilogue.apart:
@@ -157,4 +160,8 @@ def gathered_rows(
         affine=ScaleShift(scale, shift),
         gathered=RowPlaces(places, moved, found.is_last),
     )
+    if launch is not None and found.is_last:
+        launch = replace(
+            launch, pitched=tuple(t for t in launch.pitched if t not in epilogue.along)
+        )
     return launch or "rows that do not fit into registers, or are not contiguous"
