@@ -14,11 +14,15 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.codegen.epilogue import Epilogue, epilogue_of
+from tercet.backends.cuda.codegen.epilogue_operands import row_of, size_of
 from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import NumpyBackend, evaluate
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
+from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Relu, Sigmoid, Sin, Sub, Tanh, Where
 from tercet.runtime.ops.matmul import Gemm, MatMul
@@ -412,6 +416,21 @@ def assert_exact(case: Case, batch: int, dtype: DType, backend: CudaBackend) -> 
     found = model.run({"x": x})["y"].astype(np.float64)
     limit = (4e-3 if dtype == float16 else 1e-5) * np.abs(wanted).max()
     np.testing.assert_allclose(found, wanted, rtol=0, atol=limit)
+
+
+def test_a_mask_as_large_as_the_result_is_read_along_with_it() -> None:
+    """As what is added is."""
+    net = Net(20, 16)
+    given = net.graph.add_input("w", TensorType(float32, (16, 24)))
+    product = net.add(MatMul(), net.x, given)
+    flags = net.graph.constant(np.tri(20, 24, dtype=bool), "")
+    y = net.add(Where(), flags, product, net.graph.constant(np.zeros((), float32), ""))
+    assert y.producer is not None
+    found = epilogue_of((y.producer,), Tensor(y), product)
+    assert isinstance(found, Epilogue)
+    assert (len(found.along), found.reads_along, found.pitched) == (1, True, ())
+    (mask,) = found.along
+    assert (row_of(mask, 24), size_of(mask)) == (24, 20 * 24)
 
 
 def test_pixels_of_one_axis_are_added_apart() -> None:

@@ -103,6 +103,21 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     assert compiled_files(hopper) == {FILE}
 
 
+@needs_compiler
+def test_a_mask_of_all_products_is_brought_like_them(
+    hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant of booleans, as large as all results."""
+    forced(BY_TITLE["64x64 of 2"], monkeypatch)
+
+    def masked(net: Net) -> Value:
+        y = net.apply(MatMul(), *(net.input(2, *n, dtype=float16) for n in ((70, 80), (80, 72))))
+        return net.apply(Where(), normal(2, 70, 72) > 0, y, float16.type(-1))
+
+    compare(sample_of(masked), hopper)
+    assert compiled_files(hopper) == {FILE}
+
+
 @pytest.mark.slow
 def test_every_tile_compiles(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = DryDevice()

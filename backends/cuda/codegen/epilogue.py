@@ -114,23 +114,29 @@ class Epilogue:
         return self.reads_along or len(self.operands) > 1
 
     @property
-    def along(self) -> tuple[Tensor, ...]:
-        """The operands with the result's order of elements; rows may be further apart."""
+    def along(self) -> tuple[Tensor | Packed, ...]:
+        """The operands with the result's order of elements, masks as numbers among them.
+
+        Rows of tensors may be further apart; see `row_of`.
+        """
         return self._of(ALONG, PLACED)
 
     @property
     def pitched(self) -> tuple[Tensor, ...]:
         """The operands that may be slices: those along, by sample, and by line."""
-        return self._of(ALONG, PLACED, BY_SAMPLE, BY_LINE)
+        return self._tensors(ALONG, PLACED, BY_SAMPLE, BY_LINE)
 
     @property
     def apart(self) -> tuple[Tensor, ...]:
         """The operands whose rows have other positions than those of the result."""
-        return self._of(PLACED, BY_SAMPLE)
+        return self._tensors(PLACED, BY_SAMPLE)
 
-    def _of(self, *kinds: int) -> tuple[Tensor, ...]:
+    def _of(self, *kinds: int) -> tuple[Tensor | Packed, ...]:
         found = zip(self.operands, self.kinds, strict=True)
-        return tuple(o for o, k in found if k in kinds and isinstance(o, Tensor))
+        return tuple(operand for operand, kind in found if kind in kinds)
+
+    def _tensors(self, *kinds: int) -> tuple[Tensor, ...]:
+        return tuple(each for each in self._of(*kinds) if isinstance(each, Tensor))
 
     @property
     def reads_channels(self) -> bool:

@@ -116,6 +116,16 @@ def _kind_of(
     return f"an operand of {operand.value.tensor} does not fit {y.value.tensor}"
 
 
+def row_of(operand: Tensor | Packed, columns: int) -> int:
+    """Return the elements between rows of an operand in the result's order, which has `columns`."""
+    return operand.row if isinstance(operand, Tensor) else columns
+
+
+def size_of(operand: Tensor | Packed) -> int:
+    """Return the number of elements of an operand, a tensor or a mask as numbers."""
+    return operand.size if isinstance(operand, Tensor) else operand.sources[0].tensor.size
+
+
 def _numbers(mask: Value, dtype: DType) -> Packed:
     """Return a constant of booleans as zeros and ones."""
     return Packed((mask,), ("numbers", dtype), partial(_converted, dtype=dtype))

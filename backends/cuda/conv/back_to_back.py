@@ -22,6 +22,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CHANNELS_LAST, SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of, pitches_in
+from ..codegen.epilogue_operands import row_of
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
@@ -362,8 +363,8 @@ def _refusal(conv: ConvProblem) -> str:
         return refused
     if conv.formats != CHANNELS_LAST:
         return "images not in channels-last format"
-    rows = (conv.channels, conv.filters, conv.x.row, conv.y.row)
-    if any(count % 8 for count in (*rows, *(along.row for along in conv.epilogue.along))):
+    along = (row_of(each, conv.filters) for each in conv.epilogue.along)
+    if any(count % 8 for count in (conv.channels, conv.filters, conv.x.row, conv.y.row, *along)):
         return f"{conv.channels} channels and {conv.filters} filters, which do not fill words"
     if conv.y.dtype != conv.x.dtype or conv.epilogue.sums != conv.x.dtype:
         return "results of another dtype"

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
+from ..codegen.epilogue_operands import size_of
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
@@ -69,8 +70,7 @@ def computed(
         return persistent(gemm, epilogue, target, other) if k % 8 == 0 else None
     if not gemm.across or not batch.b or batch.heads > 1:
         return None
-    along = tma_persistent.along_of(epilogue)
-    if any(not isinstance(t, Tensor) or t.size != batch.count * batch.c for t in along):
+    if any(size_of(each) != batch.count * batch.c for each in epilogue.along):
         return None  # all products read the same one
     if isinstance(a, Tensor) and a.data is not None and not batch.a:
         packed = packed_matrix(a, (1.0, True), "in eights", EIGHTS)

@@ -12,9 +12,9 @@ from math import sqrt
 from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
 from ...codegen.epilogue import Epilogue
-from ...codegen.epilogue_operands import ALONG, PLACED
+from ...codegen.epilogue_operands import row_of
 from ...recipe.launch import Launch
-from ...recipe.operands import Arguments, Ints, Operand, Packed, Tensor, TensorMap, ceil_div
+from ...recipe.operands import Arguments, Ints, Operand, Packed, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
@@ -79,15 +79,9 @@ def resources(tile: CtaTile, *, staged: bool = False) -> Resources:
     )
 
 
-def along_of(epilogue: Epilogue) -> tuple[Tensor | Packed, ...]:
-    """Return the operands that are brought like the result: tensors, and masks as numbers."""
-    kinds = zip(epilogue.operands, epilogue.kinds, strict=True)
-    return tuple(operand for operand, kind in kinds if kind in (ALONG, PLACED))
-
-
 def is_staged(gemm: GemmArguments, epilogue: Epilogue) -> bool:
     """Return whether results are wider than operands, and none of these has their layout."""
-    return epilogue.stored.itemsize > gemm.dtype.itemsize and not along_of(epilogue)
+    return epilogue.stored.itemsize > gemm.dtype.itemsize and not epilogue.along
 
 
 def pays(pixels: int, other: float, *, concurrent: bool) -> bool:
@@ -192,7 +186,7 @@ def candidates(
         across=gemm.across,
         staged=is_staged(gemm, epilogue),
         itemsize=epilogue.stored.itemsize,
-        along=len(along_of(epilogue)),
+        along=len(epilogue.along),
         reads_rows=epilogue.reads_rows,
         shared=epilogue.shared,
         is_cheap=epilogue.is_cheap,
@@ -330,8 +324,8 @@ def multiply(
     if turned is not None and turned.others is not None:
         rest = n - turned.columns
         along = TensorMap(turned.others, epilogue.stored, (rest, m), (rest,), (STRIP, height))
-    for operand in along_of(epilogue):
-        row = operand.row if isinstance(operand, Tensor) else n
+    for operand in epilogue.along:
+        row = row_of(operand, n)
         along = _mapped(operand, dtype, (n, m), row, (STRIP, height), batch.count)
     of_a = (k, m), gemm.a.row, (tile.bk, tile.bm), batch.count
     whole = isinstance(gemm.a.data, Packed)

@@ -11,7 +11,7 @@ from math import inf, prod
 from .....runtime.ir.dtypes import float16, float32
 from .....runtime.plan.format import Format
 from ...codegen.epilogue import Epilogue
-from ...codegen.epilogue_operands import ALONG, BY_CHANNEL, PLACED
+from ...codegen.epilogue_operands import ALONG, BY_CHANNEL, PLACED, row_of
 from ...recipe.launch import Launch
 from ...recipe.operands import Operand, TensorMap, ceil_div
 from ...recipe.targets import Target
@@ -65,7 +65,7 @@ def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
         return f"results of {epilogue.stored.name}"
     if halves and (halves.format is not Format.PIXEL_HALVES or n % BLOCK):
         return "rows in halves, or part of a block of columns"
-    lengths = *gemm.shape[1:], gemm.a.row, gemm.ldc, *(operand.row for operand in epilogue.along)
+    lengths = *gemm.shape[1:], gemm.a.row, gemm.ldc, *(row_of(each, n) for each in epilogue.along)
     return f"rows of {lengths} numbers, not of fours" if any(n % 4 for n in lengths) else ""
 
 
@@ -166,7 +166,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         sizes, row = (2 * STRIP, m, n // STRIP, 1), 2 * STRIP
         moves, box = (row, row * m, 2 * n * m), (row, ROWS, 1, 1)
         kept.append(TensorMap(halves, float16, sizes, moves, box))
-    along = [strips(operand, operand.row) for operand in epilogue.along]
+    along = [strips(each, row_of(each, n)) for each in epilogue.along]
     work = {
         **{"m": m, "n": n, "tiles_n": ceil_div(n, tile.bn), "tiles": tiles},
         **{"steps": ceil_div(k, tile.bk), "rows_b": gemm.ldb},
