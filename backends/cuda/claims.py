@@ -28,7 +28,7 @@ from .families import provide
 from .fusion import FusionGroup, groups
 from .gemm.f16x3 import judge
 from .group_recipes import NO_PITCHES, kernel_of_head, recipe_of, task_of
-from .recipe.launch import accessed_by, launches_of, pitched_by
+from .recipe.launch import accessed_by, finds, launches_of, pitched_by
 from .recipe.operands import MAX_WORD, Tensor
 from .recipe.setting import PLAIN, Setting, Stored, TunedChoice
 from .smaller_groups import smaller
@@ -143,7 +143,7 @@ class Claims:
         recipe = recipes.of(formats, site.outputs, site.pitches, stored)
         if isinstance(recipe, str):
             return Decline(group.nodes[0], recipe)
-        if not pitched_by(recipe).issuperset(site.pitches):
+        if site.pitches and not finds(recipe, site.pitches):
             return Decline(group.nodes[0], "no kernel for slices")
         task = None if stored.halves else task_of(group, formats, setting, site)
         step = KernelStep(self._device, site, recipe, task)

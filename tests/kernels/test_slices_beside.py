@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.recipe.launch import finds
+from tercet.backends.cuda.recipe.operands import Tensor
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Value
 from tercet.runtime.ir.infer import infer
@@ -22,7 +25,7 @@ from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
 from tercet.runtime.ops.reduce import ReduceL2
 
-from .dry import Net, entries_of, normal
+from .dry import Net, entries_of, launches, normal, planned
 from .emulator import needs_compiler
 from .samples import Sample, compare
 
@@ -138,3 +141,19 @@ def test_operands_lie_in_wider_tensors(
     sample = Halves(dtype).sample(case)
     assert entries_of(sample.graph)[-1] == entry
     compare(sample, emulated, error=ERROR[dtype])
+
+
+def test_kernels_that_read_slices_as_if_they_were_dense_get_none() -> None:
+    """Whatever they say: all operands that are a tensor have its pitch."""
+    launch = launches(planned(Halves(float32).sample(left).graph))[-1]
+    a, z = (launch.args[name] for name in ("a", "z0"))
+    assert isinstance(a, Tensor)
+    assert isinstance(z, Tensor)
+    assert (a.value, a.pitch, z.pitch) == (z.value, 64, 64)
+    pitches = {a.value: 64}
+    assert finds(launch, pitches)
+    for name, operand in (("a", a), ("z0", z)):
+        dense = replace(launch, args={**launch.args, name: Tensor(operand.value)})
+        assert not finds(dense, pitches)
+    assert not finds(replace(launch, pitched=()), pitches)
+    assert not finds(launch, {})

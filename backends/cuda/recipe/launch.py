@@ -46,8 +46,8 @@ class Launch:
         note: what distinguishes it from other launches of its entry, for reports: ``64x64 split
             4``.
         pitched: operands that it addresses by `Tensor.row` or `Tensor.strides`, so that they may be
-            slices of tensors with more channels; nothing checks this promise. Operands of its
-            epilogue are addressed like the result, and so can only be the same slice.
+            slices of tensors with more channels; `finds` checks that a recipe for slices has their
+            pitches wherever it reads them. Operands of an epilogue are where its code says.
         moot: two arguments, one copied to the other; nothing is launched if both are the same
             memory.
         backwards: whether blocks take items of a reversible kernel from the last to the first.
@@ -201,6 +201,18 @@ def pitched_by(recipe: Recipe) -> frozenset[Value]:
         named |= able
         refused |= accessed_by(launch) - able
     return frozenset(named - refused)
+
+
+def finds(recipe: Recipe, pitches: Mapping[Value, int]) -> bool:
+    """Whether launches take these tensors as slices, and find each where it lies wherever they do.
+
+    A tensor may be several operands of a launch: a factor, and what is added behind it.
+    """
+    if not pitched_by(recipe).issuperset(pitches):
+        return False
+    operands = (each for launch in launches_of(recipe) for each in launch.operands)
+    tensors = (each for each in operands if isinstance(each, Tensor))
+    return all(each.pitch == pitches.get(each.value, 0) for each in tensors)
 
 
 #: Maximum threads and blocks per multiprocessor.
