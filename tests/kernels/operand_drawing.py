@@ -106,7 +106,7 @@ class Drawing:
 
     def lead(self) -> tuple[int, ...]:
         """Return leading axes."""
-        return self.pick((), (), (1,), (2,), (3,), (2, 3), (1, 2), (3, 1))
+        return self.pick((), (), (), (1,), (2,), (3,), (2, 3), (1, 2), (3, 1), (0,))
 
 
 # ── what is read beside it ───────────────────────────────────────────────────────────────────────
