@@ -292,7 +292,7 @@ def test_moments_of_rows_in_registers(
     x = sample.feeds["x0"] + np.float32(300)
     x[:, 0] += np.float32(apart)
     wide, scale, shift = (
-        np.asarray(a, float64) for a in (x, *(v.data for v in sample.graph.nodes[0].inputs[1:]))
+        np.asarray(a, float64) for a in (x, *(v.data for v in sample.graph.nodes[0].operands[1:]))
     )
     deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
     want = (wide - wide.mean(-1, keepdims=True)) / deviation * scale + shift

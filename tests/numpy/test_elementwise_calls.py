@@ -187,7 +187,7 @@ def test_exponentials_below_zero(dtype: np.dtype, size: int) -> None:
 def test_conversions_are_calls_of_numpy(dtype: type, to: type) -> None:
     x = np.arange(-3, 4).astype(dtype)
     found = np.empty(x.shape, to)
-    call = elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=1)), x, out=found)
+    call = elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=found.dtype)), x, out=found)
     call()
     assert found.tolist() == x.astype(to).tolist()
     has_halves = np.float16 in (dtype, to)
@@ -197,5 +197,5 @@ def test_conversions_are_calls_of_numpy(dtype: type, to: type) -> None:
 
 def test_conversions_of_strings_are_those_of_a_node_alone() -> None:
     x, found = np.array(["1", "-2.5"], object), np.empty(2, np.float32)
-    elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=1)), x, out=found)()
+    elementwise_call(ELEMENTWISE[ops.Cast](ops.Cast(to=found.dtype)), x, out=found)()
     assert found.tolist() == [1, -2.5]

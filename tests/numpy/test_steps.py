@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,11 +19,11 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-def _runs(*tapes: list[Callable[[], object]]) -> list[HostRun]:
+def _runs(*tapes: Sequence[Callable[[], object]]) -> list[HostRun]:
     graph = Graph("steps")
     x = graph.add_input("x", TensorType(np.dtype(np.float32), (2,)))
     nodes = [graph.insert(Relu(), [x], name=f"node{i}") for i in range(len(tapes))]
-    return [HostRun([[tape]], [node]) for tape, node in zip(tapes, nodes, strict=True)]
+    return [HostRun([[list(tape)]], [node]) for tape, node in zip(tapes, nodes, strict=True)]
 
 
 def test_calls_are_made_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
