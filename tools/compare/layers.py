@@ -293,25 +293,13 @@ def compare_layers(
             imported = changed_by_import(source, model.imported, foreign, feeds.arrays)
     if not any(seen.layers.values()) and limit.passed:
         raise limit.error()
-    first, *others = (
-        Layers(
-            *(*titles, players[0].name, name, cumulative, feeds, tuple(layers)),
-            runs=runs,
-            whole=seen.apart.get(name, ()),
-        )
-        for name, layers in seen.layers.items()
-    )
-    steps = (layer for layers in seen.layers.values() for layer in layers)
+    found = Layers(*titles, players[0].name, "", cumulative, feeds, (), runs=runs)
     return replace(
-        first,
-        others=tuple(others),
-        rewritten=seen.rewritten,
-        of_file=seen.of_file,
+        _of_runners(seen, found),
         imported=imported.findings,
         imported_in=imported.node,
         unread=imported.unread,
         stopped=limit.stopped,
-        ended=tuple(layer.ended for layer in steps if layer.ended is not None),
         allow_inconclusive=allow_inconclusive,
     )
 
@@ -331,6 +319,22 @@ class _Seen:
     rewritten: tuple[Finding, ...] = ()
     of_file: bool = False
     apart: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict[str, tuple[Finding, ...]])
+
+
+def _of_runners(seen: _Seen, common: Layers) -> Layers:
+    """Return the result for the first runner, with those for the others and what all have."""
+    first, *others = (
+        replace(common, runner=name, layers=tuple(layers), whole=seen.apart.get(name, ()))
+        for name, layers in seen.layers.items()
+    )
+    steps = (layer for layers in seen.layers.values() for layer in layers)
+    return replace(
+        first,
+        others=tuple(others),
+        rewritten=seen.rewritten,
+        of_file=seen.of_file,
+        ended=tuple(layer.ended for layer in steps if layer.ended is not None),
+    )
 
 
 @dataclass(frozen=True, slots=True)

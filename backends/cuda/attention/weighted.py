@@ -157,39 +157,30 @@ def weighted_heads(
     found: WeightedHeads, y: Tensor, operand: Callable[[Value], Tensor], setting: Setting
 ) -> Answer:
     """Return the launch of attention without a softmax, or why its nodes stay apart."""
-    target = setting.target
-    if setting.for_node(found.scores).asked or setting.for_node(found.product.product).asked:
-        return "an algorithm that was asked for"
-    if not target.has_tf32:
-        return f"{target.arch} has no tensor cores for float32"
-    is_wide = found.product.factors[0].x.tensor.dtype == float32
-    if is_wide and setting.options.precision == "float32":
-        return "weights of float32, which tf32 would round"
-    chain = _chain(found)
-    if isinstance(chain, str):
+    if refused := _refusal(found, setting):
+        return refused
+    if isinstance(chain := _chain(found), str):
         return chain
     q, k, v = (operand(one.x) for one in (found.q, found.k, found.product.factors[1]))
     read = [operand(value) for value in chain.operands[1:]]
-    arranged = _arranged(found, (q, k, v, y), read)
-    if isinstance(arranged, str):
+    if isinstance(arranged := _arranged(found, (q, k, v, y), read), str):
         return arranged
     stack, (of_q, of_k, of_v, of_y, *of_read) = arranged
     *_, rows, keys = found.scores.output.tensor.dims
     size_k, size_v = found.sizes
+    vectors = of_k.vector(size_k), of_v.vector(size_v)
     if min(keys, rows, prod(stack)) == 0:
         return "no elements"
-    vectors = of_k.vector(size_k), of_v.vector(size_v)
     if 1 in (*vectors, of_q.vector(size_k)) or of_y.term != 1:
         return "elements that are apart"
     if max(x.extent for x in (q, k, v, y, *read)) >= 2**31:
         return "too many elements"
-    wide_v = min(COLUMNS, ceil_div(size_v, 16) * 16)
-    across = found.across
+    across, processors = found.across, setting.target.processors
     blocks = {w: ceil_div(rows, 16 * w) * across * prod(stack) for w in WARPS}
-    warps = next((w for w in WARPS[:-1] if blocks[w] >= target.processors), WARPS[-1])
-    if blocks[warps] < target.processors and keys > FEW:
+    warps = next((w for w in WARPS[:-1] if blocks[w] >= processors), WARPS[-1])
+    if blocks[warps] < processors and keys > FEW:
         return f"{blocks[warps]} blocks of {keys} keys"
-    padded = ceil_div(size_k, 16) * 16
+    padded, wide_v = ceil_div(size_k, 16) * 16, min(COLUMNS, ceil_div(size_v, 16) * 16)
     tile, stages = TILES[len(read)]
     of_a, of_b = (*of_read, *[_Matrices((0,) * len(stack), 0, 0)] * MAX_OPERANDS)[:MAX_OPERANDS]
     types = [x.dtype for x in read] + [float32] * MAX_OPERANDS
@@ -207,8 +198,7 @@ def weighted_heads(
             "by": {
                 **{"q_first": of_q.first, "k_first": of_k.first, "v_first": of_v.first},
                 **{"q_row": of_q.line, "k_row": of_k.line, "v_row": of_v.line, "y_row": of_y.line},
-                **{"a_row": of_a.line, "a_key": of_a.term},
-                **{"b_row": of_b.line, "b_key": of_b.term},
+                **{"a_row": of_a.line, "a_key": of_a.term, "b_row": of_b.line, "b_key": of_b.term},
             },
             **{"stack": stack, "of_q": of_q.batch, "of_k": of_k.batch, "of_v": of_v.batch},
             **{"of_y": of_y.batch, "of_a": of_a.batch, "of_b": of_b.batch},
@@ -217,7 +207,7 @@ def weighted_heads(
         constants=(
             *(("SIZE_K", padded), ("SIZE_V", wide_v), ("KEYS", tile), ("WARPS", warps)),
             *(("STAGES", stages), ("VECTOR_K", vectors[0]), ("VECTOR_V", vectors[1])),
-            *(("PAIRS", of_y.vector(size_v) > 1), ("WIDE", is_wide)),
+            *(("PAIRS", of_y.vector(size_v) > 1), ("WIDE", _is_wide(found))),
             *(("KIND_A", kinds[0]), ("KIND_B", kinds[1]), ("RANK", len(stack))),
         ),
         code="\n".join((atom_of(q.dtype).code(), TF32.mma(), _code(chain))),
@@ -225,6 +215,22 @@ def weighted_heads(
         note=f"{prod(stack)} x {rows} x {keys} {chain.title}".rstrip(),
         pitched=(q, k, v),
     )
+
+
+def _refusal(found: WeightedHeads, setting: Setting) -> str:
+    """Return why the options or the GPU rule the kernel out; empty if they do not."""
+    if setting.for_node(found.scores).asked or setting.for_node(found.product.product).asked:
+        return "an algorithm that was asked for"
+    if not setting.target.has_tf32:
+        return f"{setting.target.arch} has no tensor cores for float32"
+    if _is_wide(found) and setting.options.precision == "float32":
+        return "weights of float32, which tf32 would round"
+    return ""
+
+
+def _is_wide(found: WeightedHeads) -> bool:
+    """Return whether weights are float32."""
+    return found.product.factors[0].x.tensor.dtype == float32
 
 
 def _chain(found: WeightedHeads) -> ElementwiseChain | str:

@@ -269,26 +269,6 @@ class FewChannels:
         x, view, epilogue, pool = conv.x, self.view, conv.epilogue, self.pool
         down, across = self.grid(tile)
         parts = ceil_div(conv.filters, tile.filters)
-        members = {
-            **{"filters": conv.filters, **sizes("", x.dims[-2:]), **sizes("out_", view.output)},
-            **by_axis(pad=view.pads_begin),
-            **sizes("pooled_", y.dims[-2:]),
-            **by_axis(pool_pad=pool.pads_begin if pool else (0, 0)),
-            **{"row_y": y.row, "down": down, "across": across, **self._frames()},
-        }
-        layout = {"columns": self.span, "filters": parts * tile.filters}
-        make = pack_filters if self.halves == 1 else pack_halves
-        if tile.in_squares:
-            layout["block"] = tile.filters
-            make = pack_words if self.halves == 1 else pack_words_in_halves
-            make = pack_rows if self.has_pixels_across(tile) else make
-        weights = Packed(
-            (conv.w.value,), (make.__name__, *layout.values()), partial(make, **layout)
-        )
-        scales = None
-        if self.halves == 2:
-            pack = partial(pack_scales, filters=parts * tile.filters)
-            scales = Packed((conv.w.value,), ("scales of filters", parts * tile.filters), pack)
         half = x.dtype if self.halves == 1 else float16
         blocks = tiles = down * across * self.images
         file, entry = "conv/few_channels_mma.cu", "few_channels_mma"
@@ -309,10 +289,11 @@ class FewChannels:
             grid=(blocks, parts, 1),
             block=THREADS,
             args={
-                **{"x": x, "w": weights, "scales": scales, "y": y, "bias": conv.b},
+                **{"x": x, "w": self._weights(tile), "scales": self._scales(tile)},
+                **{"y": y, "bias": conv.b},
                 **epilogue.args,
                 **({"tiles": tiles, "map": self._map(tile)} if tile.in_squares else {}),
-                "p": members,
+                "p": self._problem(tile),
             },
             types=(("S", x.dtype), ("T", half), *epilogue.aliases),
             constants=(
@@ -328,18 +309,50 @@ class FewChannels:
             ),
             code="\n".join((code, epilogue.code)),
             shared=self.shared(tile),
-            note=" ".join(
-                filter(
-                    None,
-                    (
-                        f"{tile.rows}x{tile.columns}x{tile.filters}",
-                        epilogue.title,
-                        f"MaxPool {'x'.join(map(str, pool.kernel))}" if pool else "",
-                    ),
-                )
-            ),
+            note=self._note(tile),
             pitched=(y,),
         )
+
+    def _note(self, tile: Tile) -> str:
+        """Return the tile, and what joins the convolution."""
+        pool = f"MaxPool {'x'.join(map(str, self.pool.kernel))}" if self.pool else ""
+        side = f"{tile.rows}x{tile.columns}x{tile.filters}"
+        return " ".join(filter(None, (side, self.conv.epilogue.title, pool)))
+
+    def _padded(self, tile: Tile) -> int:
+        """Return the filters of all blocks, with padding."""
+        return ceil_div(self.conv.filters, tile.filters) * tile.filters
+
+    def _weights(self, tile: Tile) -> Packed:
+        """Return the weights as blocks of this tile read them."""
+        layout = {"columns": self.span, "filters": self._padded(tile)}
+        make = pack_filters if self.halves == 1 else pack_halves
+        if tile.in_squares:
+            layout["block"] = tile.filters
+            make = pack_words if self.halves == 1 else pack_words_in_halves
+            make = pack_rows if self.has_pixels_across(tile) else make
+        layout_key = make.__name__, *layout.values()
+        return Packed((self.conv.w.value,), layout_key, partial(make, **layout))
+
+    def _scales(self, tile: Tile) -> Packed | None:
+        """Return the scales of filters in halves; None for 16-bit floats."""
+        if self.halves == 1:
+            return None
+        filters = self._padded(tile)
+        pack = partial(pack_scales, filters=filters)
+        return Packed((self.conv.w.value,), ("scales of filters", filters), pack)
+
+    def _problem(self, tile: Tile) -> Mapping[str, int]:
+        """Return the members of the kernel's struct of sizes."""
+        x, y, view, pool = self.conv.x, self.result, self.view, self.pool
+        down, across = self.grid(tile)
+        return {
+            **{"filters": self.conv.filters, **sizes("", x.dims[-2:])},
+            **{**sizes("out_", view.output), **by_axis(pad=view.pads_begin)},
+            **sizes("pooled_", y.dims[-2:]),
+            **by_axis(pool_pad=pool.pads_begin if pool else (0, 0)),
+            **{"row_y": y.row, "down": down, "across": across, **self._frames()},
+        }
 
     def _frames(self) -> Mapping[str, int]:
         """Return the frames of a sample and of its results, and where windows begin."""

@@ -80,7 +80,16 @@ class Images:
     @property
     def kinds(self) -> int:
         """Groups of the channels that are read at once, or parts of them."""
-        return self.vector // gcd(self.depth, self.vector)
+        return self.vector // self.alike
+
+    @property
+    def alike(self) -> int:
+        """Adjacent channels of one group that are read at once."""
+        return gcd(self.depth, self.vector)
+
+    def blocks(self, slabs: Slabs) -> int:
+        """Return the number of blocks."""
+        return self.number * self.channels // slabs.width * slabs.parts
 
 
 @record
@@ -130,41 +139,60 @@ def normalize_channels(
     refused = need_dtypes(FLOATS, y, x, *(parameters or ()))
     if refused:
         return refused
-    channels, pixels, compute = x.dims[1], prod(x.dims[2:]), arithmetic(x.dtype)
+    channels, pixels = x.dims[1], prod(x.dims[2:])
     images = Images(x.dims[0], pixels, channels, channels // number, x.dtype.itemsize)
     slabs = divided(images, target)
     if slabs is None:
         return f"groups of {images.depth} channels"
-    scale, shift = parameters or (_each(channels, x.dtype, 1), _each(channels, x.dtype, 0))
-    factors = parameters[0].dtype if parameters else x.dtype
-    if parameters and any(t.dtype != factors or t.dims != (channels,) for t in parameters):
+    expected = (channels,), _scale_dtype(x, parameters)
+    if parameters and any((t.dims, t.dtype) != expected for t in parameters):
         return f"scale of {parameters[0].value.tensor}"
-    vector, groups = images.vector, slabs.width // images.depth
-    blocks = images.number * channels // slabs.width * slabs.parts
-    if blocks >= 2**31:
-        return f"{blocks} blocks"
-    alike = gcd(images.depth, vector)
+    if images.blocks(slabs) >= 2**31:
+        return f"{images.blocks(slabs)} blocks"
+    last = _launch(y, x, parameters, images, slabs, epsilon, epilogue, centred=centred)
+    if not last.scratch:
+        return last
+    args = {name: last.args[name] for name in ("x", "sums", "of")}
+    return replace(last, entry="channel_moments", args=args, pitched=(x,)), last
+
+
+def _launch(
+    y: Tensor,
+    x: Tensor,
+    parameters: tuple[Tensor, Tensor] | None,
+    images: Images,
+    slabs: Slabs,
+    epsilon: float,
+    epilogue: Epilogue,
+    *,
+    centred: bool,
+) -> Launch:
+    """Return the launch that stores the results; with scratch, it reads sums of another."""
+    channels = images.channels
+    scale, shift = parameters or (_each(channels, x.dtype, 1), _each(channels, x.dtype, 0))
+    vector, alike, compute = images.vector, images.alike, arithmetic(x.dtype)
+    groups, blocks = slabs.width // images.depth, images.blocks(slabs)
     statistic = 16 * ceil_div(3 * compute.itemsize, 16)
     stage = (3 * slabs.threads * (vector // alike) + 2 * GAP) * compute.itemsize
     joined = slabs.parts > 1 and not slabs.is_cluster
-    sums = Scratch(0) if joined else None
     shape = {
-        **{"pixels": pixels, "channels": channels, "depth": images.depth, "width": slabs.width},
-        **{"words": slabs.width // vector, "groups": groups},
+        **{"pixels": images.pixels, "channels": channels, "depth": images.depth},
+        **{"width": slabs.width, "words": slabs.width // vector, "groups": groups},
         **{"parts": slabs.parts, "chunk": slabs.chunk, "row_x": x.row, "row_y": y.row},
     }
+    number = images.number * channels // images.depth
     how = f" in {'a cluster of ' if slabs.is_cluster else ''}{slabs.parts}" * (slabs.parts > 1)
-    last = Launch(
+    return Launch(
         "norm/channel_groups.cu",
         "channel_groups",
         grid=(blocks, 1, 1),
         block=slabs.threads,
         args={
-            **{"x": x, "sums": sums, "scale": scale, "shift": shift, "y": y, **epilogue.args},
-            **{"of": shape, "epsilon": epsilon},
+            **{"x": x, "sums": Scratch(0) if joined else None, "scale": scale, "shift": shift},
+            **{"y": y, **epilogue.args, "of": shape, "epsilon": epsilon},
         },
         types=(
-            *(("X", x.dtype), ("S", factors), *epilogue.types),
+            *(("X", x.dtype), ("S", _scale_dtype(x, parameters)), *epilogue.types),
             *(("A", compute), ("I", index_type(x.extent, y.extent))),
         ),
         constants=(
@@ -178,13 +206,14 @@ def normalize_channels(
         scratch=statistic * groups * blocks if joined else 0,
         cluster=(slabs.parts, 1, 1) if slabs.is_cluster else (1, 1, 1),
         code=epilogue.code,
-        note=f"{images.number * number} x {images.depth * pixels}{how} {epilogue.title}".strip(),
+        note=f"{number} x {images.depth * images.pixels}{how} {epilogue.title}".strip(),
         pitched=(x, y, *epilogue.apart),
     )
-    if not joined:
-        return last
-    args = {"x": x, "sums": sums, "of": shape}
-    return replace(last, entry="channel_moments", args=args, pitched=(x,)), last
+
+
+def _scale_dtype(x: Tensor, parameters: tuple[Tensor, Tensor] | None) -> DType:
+    """Return the dtype of scale and shift, that of the images if there are none."""
+    return parameters[0].dtype if parameters else x.dtype
 
 
 def _each(channels: int, dtype: DType, number: int) -> Packed:
@@ -242,7 +271,7 @@ def _parted(images: Images, threads: int, width: int, target: Target) -> Iterato
 def _time(images: Images, slabs: Slabs, target: Target) -> float:
     """Return the estimated nanoseconds."""
     costs = WHOLE if images.depth == images.channels else SEVERAL
-    blocks = images.number * images.channels // slabs.width * slabs.parts
+    blocks = images.blocks(slabs)
     run, threads = slabs.width * images.itemsize, slabs.threads
     waste = 1.0
     if slabs.width < images.channels:
