@@ -207,12 +207,14 @@ def pytest_terminal_summary(
 def pytest_collection() -> Generator[None, object, object]:
     """Have no garbage collections while tests are found, of which none is garbage, and then few.
 
-    Planning makes many objects that a test keeps until it ends.
+    Planning makes many objects that a test keeps until it ends. The first collection would look at
+    all that has been found.
     """
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.set_threshold(50_000)
         gc.enable()
 

@@ -220,7 +220,7 @@ def test_no_false_accept_in_coarse_arithmetic(name: str, precision: Precision) -
     assert proof.mismatch > proof.planted / 2
 
 
-@pytest.mark.parametrize("name", ["magika-v1", "mnist-8-cntk", "tract-xgboost-tree-ml"])
+@pytest.mark.parametrize("name", ["vit-cifar-ibp_3_3_8", "mnist-8-cntk", "tract-xgboost-tree-ml"])
 def test_shared_models(name: str, shared_models: Path) -> None:
     pytest.importorskip("onnxruntime")
     feeds = dict(np.load(shared_models / name / "inputs.npz"))

@@ -25,6 +25,8 @@ _STACK, _REGISTERS = 0x11, 0x2F
 _WITH_SIZE = 4
 #: Bytes of shared memory that a kernel may declare with a size.
 _MAX_SHARED = 48 << 10
+#: Registers of a multiprocessor.
+_MAX_REGISTERS = 65536
 #: By this, code differs from architecture to architecture.
 _ASKS = "__CUDA_ARCH__"
 _ASSEMBLY = re.compile(r"// begin inline asm\n(.*?)// end inline asm", re.DOTALL)
@@ -207,6 +209,21 @@ def assert_nothing_spills(sources: Iterable[KernelSource], compiler: Compiler) -
         code.result()
         _, stack = registers(compiler.code(source))
         assert stack == 0, source.constants
+
+
+def assert_fits(made: Iterable[Launch], compiler: Compiler) -> None:
+    """Raise AssertionError if a kernel has a stack, or its blocks find no room side by side.
+
+    As many as its constant `RESIDENT` says share the registers and the shared memory of a
+    multiprocessor; one, if it has none.
+    """
+    found, target = list(made), compiler.target
+    assert_nothing_spills([launch.source for launch in found], compiler)
+    for launch in found:
+        used, _ = registers(compiler.code(launch.source))
+        resident = int(dict(launch.constants).get("RESIDENT", 1))
+        assert used * launch.block * resident <= _MAX_REGISTERS, launch.title
+        assert resident * (launch.shared + 1024) <= target.shared + 1024, launch.title
 
 
 def _attributes(name: str, cubin: bytes) -> Iterator[tuple[int, bytes]]:

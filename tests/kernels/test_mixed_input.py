@@ -32,7 +32,7 @@ from tercet.runtime.ir.op import OPERATORS
 from tercet.runtime.ir.types import Array
 from tercet.runtime.ops.packed import MatMulNBits
 
-from .cubins import assert_plans_compile, registers
+from .cubins import assert_fits, assert_plans_compile
 from .dry import DryCompiler, DryDevice, launches, normal, planned
 from .emulator import needs_compiler
 from .packed_samples import nbits
@@ -228,9 +228,10 @@ KINDS = (
 
 
 def tile_launches(target: Target, patch: pytest.MonkeyPatch) -> Iterator[Launch]:
-    """Yield launches of every tile, each with some kinds of weights."""
+    """Yield launches of every tile, each with some kinds of weights, or with one on older GPUs."""
     for i, tile in enumerate(MIXED_INPUT):
-        for bits, block, zeros, dtype in (KINDS[i % 2], KINDS[2 + i % 3]):
+        kinds = (KINDS[i % 2], KINDS[2 + i % 3]) if target == H200 else (KINDS[i % len(KINDS)],)
+        for bits, block, zeros, dtype in kinds:
             sample = nbits(tile.bm, 2048, 100, bits, block, zeros=zeros, dtype=dtype)
             patch.setattr(mixed_input, "MIXED_INPUT", (tile,))
             found = launches(planned(sample.graph, DryDevice(compiler=DryCompiler(target))))
@@ -242,15 +243,8 @@ def tile_launches(target: Target, patch: pytest.MonkeyPatch) -> Iterator[Launch]
 def test_nothing_spills(target: Target, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "time_unpacked", lambda *_: inf)
     compiler, found = Compiler(target, cache), list(tile_launches(target, monkeypatch))
-    assert len(found) >= 1.5 * len(MIXED_INPUT)
-    for future in [compiler.submit(launch.source) for launch in found]:
-        future.result()
-    for launch in found:
-        used, stack = registers(compiler.code(launch.source))
-        resident = dict(launch.constants)["RESIDENT"]
-        assert stack == 0, launch.title
-        assert used * launch.block * resident <= 65536, launch.title
-        assert resident * (launch.shared + 1024) <= target.shared + 1024, launch.title
+    assert len(found) >= (1.5 if target == H200 else 0.75) * len(MIXED_INPUT)
+    assert_fits(found, compiler)
 
 
 @TARGETS
