@@ -70,8 +70,8 @@ class _Lines:
         places: where they were, if that is read.
         largest: whether the greatest are the first.
         count: the number of lines.
-        size: that of the elements of each.
-        inner: that of the elements between two of these.
+        size: the number of elements of each.
+        inner: how far two neighbours of a line are from each other, in elements.
         kept: k.
     """
 
