@@ -101,7 +101,8 @@ class NumpyBackend:
 
 def _claim(chain: Chain, options: Options) -> Claim | Decline:
     kind = type(chain.head.op)
-    if kind in BUILDERS and not any(v.tensor.size for v in chain.nodes[-1].outputs):
+    outputs = (value for node in chain.nodes for value in node.outputs)
+    if kind in BUILDERS and not any(value.tensor.size for value in outputs):
         return Claim(chain.nodes, lambda site: HostStep("no elements", site, lambda bound: []))
     if kind in BUILDERS:
         built = BUILDERS[kind]

@@ -38,6 +38,17 @@ def test_layer_norm(shape: tuple[int, ...], dtype: Any, monkeypatch: pytest.Monk
             np.testing.assert_allclose(found[name], want[name], rtol=1e-4, atol=2e-5)
 
 
+def test_statistics_of_rows_without_elements() -> None:
+    norm = node("LayerNormalization", ["x", "scale"], "y")
+    norm.output.extend(["mean", "inverse"])
+    nodes, x = [norm, node("Sigmoid", ["y"], "z")], np.empty((1 << 16, 0), np.float32)
+    constants = {"scale": np.ones(0, np.float32)}
+    with tercet.load(model(nodes, {"x": x}, constants, ["mean", "inverse", "z"])) as loaded:
+        found = loaded.run({"x": x})
+    for name in ("mean", "inverse"):  # 0 / 0, not what was in memory
+        np.testing.assert_array_equal(found[name], np.full((len(x), 1), np.nan, np.float32))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rms_norm(shape: tuple[int, ...], dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
