@@ -26,6 +26,7 @@ PADS: list[tuple[tuple[int, ...], list[int]]] = [
     ((2, 3, 4), [1, 2, 3, 1, 1, 2]),
     ((1, 3, 70, 80), [0, 0, 2, 1, 0, 0, 3, 0]),
     ((2, 3), [-1, 0, 0, -1]),
+    ((), []),
 ]
 
 
@@ -37,10 +38,11 @@ def _pads(pads: list[int]) -> Array:
 @pytest.mark.parametrize("mode", MODE)
 @pytest.mark.parametrize(("shape", "pads"), PADS, ids=str)
 def test_as_numpy(shape: tuple[int, ...], pads: list[int], mode: str, dtype: Any) -> None:
-    x = (np.arange(np.prod(shape)).reshape(shape) % 90 - 1).astype(dtype)
+    x = np.asarray(np.arange(np.prod(shape)).reshape(shape) % 90 - 1, dtype)
     proto = model([node("Pad", ["x", "pads"], "y", mode=mode)], {"x": x}, {"pads": _pads(pads)})
     with tercet.load(proto, stop_at=0) as loaded:
         (only,) = loaded.graph.nodes
+        loaded.run({"x": x + x})
         found = loaded.run({"x": x})["y"]
         (want,) = NumpyBackend().evaluate(only, [x, _pads(pads)], WeightStore(HOST))
     assert isinstance(want, np.ndarray)

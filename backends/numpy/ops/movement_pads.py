@@ -66,7 +66,7 @@ def _trimmed(data: Array, widths: Widths) -> Array:
     """Return the part that is not cropped."""
     pairs = zip(widths, data.shape, strict=True)
     kept = (slice(max(0, -a), size - max(0, -b) if b < 0 else None) for (a, b), size in pairs)
-    return data[tuple(kept)]
+    return data[(*kept, ...)]  # a view of a scalar, too
 
 
 def _grown(widths: Widths) -> Widths:
@@ -110,7 +110,7 @@ def _record(chain: Chain, widths: Widths, bound: Bound) -> list[Tape]:
     assert data is not None
     trimmed, grown = _trimmed(data, widths), _grown(widths)
     inside = _inside(trimmed.shape, grown)
-    copy = partial(np.copyto, out[inside], trimmed)
+    copy = partial(np.copyto, out[(*inside, ...)], trimmed)
     if op.mode != "constant":
         return [[copy, *_margins(op.mode, out, inside)]]
     value = np.asarray(blank(out.dtype)) if constant_value is None else constant_value.reshape(())
