@@ -471,3 +471,10 @@ def test_matrices_that_are_apart_are_transposed_in_tiles(
 def test_narrow_matrices_that_are_apart_are_copied() -> None:
     graph = transposed_matrices((2, 40, 3, 8), (2, 0, 3, 1), float16).graph
     assert entries_of(graph) == ["copy_strided"]
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+def test_a_padded_scalar_is_copied(mode: str) -> None:
+    chain = Chain().add(Pad(mode=mode), [])
+    chain.graph.set_outputs({"y": chain.value})
+    assert entries_of(chain.graph) == ["copy_strided"]

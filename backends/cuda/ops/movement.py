@@ -282,6 +282,8 @@ def _padded(
     y: Tensor, x: Tensor, value: Tensor | None, before: Ints, after: Ints, mode: int
 ) -> Answer:
     """Return a launch that pads, after cropping where amounts are negative."""
+    if not x.rank:
+        return copy_strided(y, x, ())
     sizes = tuple(n + min(a, 0) + min(b, 0) for n, a, b in zip(x.dims, before, after, strict=True))
     if mode and y.size and not all(sizes):
         return f"{x.value.tensor} has no elements to repeat"
@@ -298,7 +300,7 @@ def _padded(
     }
     word = words_of(x.dtype)
     zeros = value is None or (value.data is not None and not any(value.data.tobytes()))
-    if layout and zeros and grown[layout[-1]] == 0 and left[layout[-1]] == y.dims[layout[-1]]:
+    if zeros and grown[layout[-1]] == 0 and left[layout[-1]] == y.dims[layout[-1]]:
         run = gcd(*args["strides"][:-1], *args["places"][:-1], y.dims[layout[-1]], offset)
         word = widest_words(x.dtype, run)
     per = word.itemsize // x.dtype.itemsize
@@ -316,7 +318,7 @@ def _padded(
             **{**args, **divisors(args["results"])},
         },
         per,
-        RANK=max(x.rank, 1),
+        RANK=x.rank,
         MODE=mode,
     )
     return replace(launch, pitched=(x, y))
