@@ -31,6 +31,7 @@ from ..kernels import (
     test_few_terms,
     test_gathered,
     test_norm_twice,
+    test_operand_graphs,
     test_pad_channels,
     test_placed_chains,
     test_places_first,
@@ -42,6 +43,7 @@ from ..kernels import (
     test_shared_chains,
     test_short,
     test_short_stacks,
+    test_slices_beside,
     test_softmax_chains,
 )
 from ..kernels.edge_samples import edges
@@ -101,6 +103,18 @@ def test_kernels_of_rows_normalized_twice(twice: test_norm_twice.Twice) -> None:
 def test_kernels_of_squeeze_and_excite(case: test_excite.Case) -> None:
     sample = Sample(*test_excite.graph_of(case, float16, float16))
     compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
+
+
+@pytest.mark.parametrize(("case", "dtype"), [each[:2] for each in test_slices_beside.CASES])
+def test_kernels_of_slices(case: test_slices_beside.Case, dtype: DType) -> None:
+    sample = test_slices_beside.Halves(dtype).sample(case)
+    compare(sample, *open_backends("cuda", OPTIONS), error=test_slices_beside.ERROR[dtype])
+
+
+@pytest.mark.parametrize("seed", range(test_operand_graphs.SAMPLES))
+def test_kernels_of_drawn_operands(seed: int) -> None:
+    (cuda,) = open_backends("cuda", OPTIONS)
+    test_operand_graphs.compare_drawn(seed, cuda, test_operand_graphs.SKIPPED[seed % 2])
 
 
 @pytest.mark.parametrize("heads", test_rotated_heads.SAMPLES.values(), ids=str)

@@ -47,20 +47,24 @@ def limit_of(each: Drawing, stored: DType) -> float:
     return max(ERROR[each.dtype], ERROR[float16] if rough else 0.0)
 
 
-@needs_compiler
-@pytest.mark.parametrize("seed", range(SAMPLES))
-def test_results(seed: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def compare_drawn(seed: int, backend: Backend, skip: tuple[str, ...]) -> None:
     """Compare with float64, of the same rounded numbers."""
-    dice = Random(-seed)
-    target, skip = dice.choice(TARGETS), dice.choice(SKIPPED)
-    monkeypatch.setattr(emulated.device.compiler, "target", target)
     (numpy,) = open_backends("numpy", Options())
     each, wide = drawn(seed), drawn(seed, wide=True)
-    found = results_of(each, emulated, skip)
+    found = results_of(each, backend, skip)
     for name, want in results_of(wide, numpy, skip).items():
         got = found[name]
         limit = limit_of(each, got.dtype) * np.abs(want).max(initial=1.0)
         np.testing.assert_allclose(got.astype(float64), want, rtol=0, atol=limit, err_msg=str(each))
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(SAMPLES))
+def test_results(seed: int, emulated: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = Random(-seed)
+    target, skip = dice.choice(TARGETS), dice.choice(SKIPPED)
+    monkeypatch.setattr(emulated.device.compiler, "target", target)
+    compare_drawn(seed, emulated, skip)
 
 
 def test_all_families_are_drawn() -> None:

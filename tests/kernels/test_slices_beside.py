@@ -123,17 +123,17 @@ def channels(net: Halves) -> tuple[Value, ...]:
 STRIDED, ROWS, RESIDUAL = "strided_mma", "normalize_rows", "inverted_residual"
 
 
+CASES = [
+    *((case, dtype, STRIDED) for case in (left, right) for dtype in (float16, float32)),
+    (stack, float16, "mma"),
+    (divided, float32, ROWS),
+    *((case, float16, ROWS) for case in (twice, gathered, put_apart)),
+    *((channels, dtype, RESIDUAL) for dtype in (float16, float32)),
+]
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("case", "dtype", "entry"),
-    [
-        *((case, dtype, STRIDED) for case in (left, right) for dtype in (float16, float32)),
-        (stack, float16, "mma"),
-        (divided, float32, ROWS),
-        *((case, float16, ROWS) for case in (twice, gathered, put_apart)),
-        *((channels, dtype, RESIDUAL) for dtype in (float16, float32)),
-    ],
-)
+@pytest.mark.parametrize(("case", "dtype", "entry"), CASES)
 def test_operands_lie_in_wider_tensors(
     case: Case, dtype: DType, entry: str, emulated: CudaBackend
 ) -> None:
