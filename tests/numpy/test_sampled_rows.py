@@ -71,7 +71,7 @@ def test_against_onnxruntime(padding: str) -> None:
     (wanted,) = InferenceSession(proto.SerializeToString()).run(None, feeds)
     with tercet.load(proto) as loaded:
         found = loaded.run(feeds)["y"]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(found, np.asarray(wanted), rtol=0, atol=2e-6)
 
 
 def test_no_positions_of_no_elements() -> None:
