@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnxruntime import InferenceSession
 
 import tercet
 from tercet.backends.numpy.backend import NumpyBackend
@@ -88,3 +89,13 @@ def test_what_is_cropped_first_may_leave_nothing_to_repeat(mode: str) -> None:
         else:
             with pytest.raises(tercet.TercetError, match="Pad"):
                 loaded.run({"x": x})
+
+
+@pytest.mark.parametrize("pads", [[5, -4], [-4, 5], [5, -3], [-3, 5], [4, -5]], ids=str)
+def test_margins_may_be_cropped(pads: list[int]) -> None:
+    """As onnxruntime does, which refuses the other modes, too."""
+    x = np.arange(1, 4, dtype=np.float32)
+    proto = model([node("Pad", ["x", "pads"], "y")], {"x": x, "pads": _pads(pads)}, {})
+    (wanted,) = InferenceSession(proto.SerializeToString()).run(None, {"x": x, "pads": _pads(pads)})
+    found = np.asarray(tercet.run_op("Pad", x, _pads(pads)))
+    np.testing.assert_array_equal(found, np.asarray(wanted), strict=True)

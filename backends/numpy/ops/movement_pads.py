@@ -65,7 +65,7 @@ def _widths(rank: int, pads: Array, axes: Array | None) -> Widths:
 def _trimmed(data: Array, widths: Widths) -> Array:
     """Return the part that is not cropped."""
     pairs = zip(widths, data.shape, strict=True)
-    kept = (slice(max(0, -a), size - max(0, -b) if b < 0 else None) for (a, b), size in pairs)
+    kept = (slice(max(0, -a), max(0, size + min(0, b))) for (a, b), size in pairs)
     return data[(*kept, ...)]  # a view of a scalar, too
 
 
@@ -89,10 +89,9 @@ def pad_by_slices(chain: Chain, site: BuildContext, options: Options) -> HostSte
     if pads.data is None or (axes is not None and along is None) or data.tensor.dtype.hasobject:
         return left_to_kernel(chain, site)
     widths = _widths(len(data.tensor.dims), pads.data, along)
-    most = [
-        _longest(op.mode, n + min(0, a) + min(0, b))
-        for n, (a, b) in zip(data.tensor.dims, widths, strict=True)
-    ]
+    pairs = zip(data.tensor.dims, widths, strict=True)
+    left = [n + min(0, a) + min(0, b) for n, (a, b) in pairs]  # negative if margins are cropped
+    most = [_longest(op.mode, n) if n >= 0 else -1 for n in left]
     if any(max(pair) > limit for pair, limit in zip(widths, most, strict=True)):
         return left_to_kernel(chain, site)
     return HostStep(chain.title, site, partial(_record, chain, widths))
