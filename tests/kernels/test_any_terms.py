@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.gemm import f16
 from tercet.backends.cuda.gemm.schedules import multistage
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
 from tercet.backends.cuda.gemm.tile import Config, CtaTile, TimedConfig
@@ -78,6 +79,7 @@ TILES = {str(tile): tile for tile in MULTISTAGE if not (tile.wgmma and tile.bn %
 
 def forced(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
     """Let every product be computed by one tile."""
+    patch.setattr(f16, "computed", lambda *_: None)
     chosen = TimedConfig(0.0, Config(tile))
     patch.setattr(multistage, "choose", lambda *_, **__: chosen)
 

@@ -61,7 +61,7 @@ def test_claims_that_wait_for_one_another_are_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(backends, "_foreign", lambda: {"toy": lambda: made})
     model = parse_model("""<ir_version: 10, opset_import: ["" : 21]>
         g (float[2] x, float[2] z) => (float[2] y, float[2] w) {
-          [a] p = Relu(x)  [b] y = Relu(p)  [c] q = Relu(z)  [d] w = Relu(q)
+          [a] p = Relu(x)  [b] y = Neg(p)  [c] q = Relu(z)  [d] w = Neg(q)
         }""")
     feeds = dict.fromkeys("xz", np.zeros(2, np.float32))
     with tercet.load(model, "toy") as loaded, pytest.raises(tercet.DeviceError) as raised:
