@@ -3,8 +3,7 @@
     python examples/generate.py FOLDER "Once upon a time"
 
 FOLDER is written by `optimum-cli export onnx --task text-generation-with-past`. `tercet.Generator`
-does more, with other kinds of folders, too; see docs/generation.md. Both need `pip install
-'tercet[generate]'`.
+reads others, too: see docs/generation.md. Both need `pip install 'tercet[generate]'`.
 """
 
 from __future__ import annotations
