@@ -194,15 +194,12 @@ def _layer_norm_tape(
 ) -> Tape:
     """Return the calls of `_layer_norm` for arrays in its dtype, given a row of ones."""
     mean, inverse = np.empty((2, len(x), 1), x.dtype)
-    count, small, one = np.array([x.shape[1], epsilon, 1], x.dtype)[:, np.newaxis]
+    count, one = np.array([x.shape[1], 1], x.dtype)[:, np.newaxis]
     tape: Tape = [
         partial(np.vecdot, x, ones, mean[:, 0]),
         partial(np.divide, mean, count, mean),
         partial(np.subtract, x, mean, out),
-        partial(np.vecdot, out, out, inverse[:, 0]),
-        partial(np.divide, inverse, count, inverse),
-        partial(np.add, inverse, small, inverse),
-        partial(np.sqrt, inverse, inverse),
+        *_root_mean_squares(out, epsilon, inverse),
         partial(np.divide, one, inverse, inverse),
         partial(np.multiply, out, inverse, out),
         partial(np.multiply, out, parameters[0], out),
@@ -240,14 +237,21 @@ def _layer_norm(
 def _rms_norm_tape(epsilon: float, x: Array, scale: Array, out: Array) -> Tape:
     """Return the calls of `_rms_norm` for arrays in its dtype."""
     root = np.empty((len(x), 1), x.dtype)
-    count, small = np.array([x.shape[1], epsilon], x.dtype)[:, np.newaxis]
     return [
-        partial(np.vecdot, x, x, root[:, 0]),
-        partial(np.divide, root, count, root),
-        partial(np.add, root, small, root),
-        partial(np.sqrt, root, root),
+        *_root_mean_squares(x, epsilon, root),
         partial(np.true_divide, x, root, out),
         partial(np.multiply, out, scale, out),
+    ]
+
+
+def _root_mean_squares(x: Array, epsilon: float, out: Array) -> Tape:
+    """Return the calls that compute sqrt(mean(x²) + epsilon) of each row into `out`, [rows, 1]."""
+    count, small = np.array([x.shape[1], epsilon], x.dtype)[:, np.newaxis]
+    return [
+        partial(np.vecdot, x, x, out[:, 0]),
+        partial(np.divide, out, count, out),
+        partial(np.add, out, small, out),
+        partial(np.sqrt, out, out),
     ]
 
 
