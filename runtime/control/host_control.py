@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -18,8 +18,6 @@ from ..ops.control import If, Loop, Scan, SequenceMap
 from .search import run_search
 from .tally import Tally
 
-#: Runs a body on its inputs followed by its captures.
-Body = Callable[[Sequence[HostValue]], list[HostValue]]
 Values = Sequence[HostValue]
 
 

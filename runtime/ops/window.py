@@ -56,11 +56,6 @@ class Window:
         return tuple((k - 1) * dilation + 1 for k, dilation in pairs)
 
     @property
-    def is_symmetric(self) -> bool:
-        """Whether every axis has equal padding at both ends."""
-        return self.pads_begin == self.pads_end
-
-    @property
     def is_dilated(self) -> bool:
         """Whether any dilation exceeds 1."""
         return any(d != 1 for d in self.dilations)

@@ -77,11 +77,6 @@ class ChainedSteps:
         self._waiting.append(self._count)
         self._count += 1
 
-    @property
-    def waiting(self) -> int:
-        """Number of launched steps whose tokens have not been taken."""
-        return len(self._waiting)
-
     def take(self) -> Array:
         """Wait for the oldest launched step, and return its tokens, int64 [batch].
 

@@ -203,11 +203,6 @@ class StepChain(Protocol):
         """Maximum number of positions after the last step."""
         ...
 
-    @property
-    def waiting(self) -> int:
-        """Number of launched steps whose tokens have not been taken."""
-        ...
-
     def launch(self) -> None:
         """Launch a step."""
         ...

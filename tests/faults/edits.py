@@ -129,8 +129,6 @@ def transposed(data: Array) -> Array:
     return data.swapaxes(2, 3)
 
 
-CORNERS = attribute(coordinate_transformation_mode="asymmetric")
-
 FAULTS = (
     Fault("classifier", "conv1", "pads", attribute(pads=[0, 0, 2, 2])),
     Fault("classifier", "conv2", "flipped-kernel", constant(1, lambda w: w[:, :, ::-1, ::-1])),

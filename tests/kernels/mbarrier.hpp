@@ -26,8 +26,3 @@ template <int COUNT> void named_barrier_sync(int name)
 }
 template <int COUNT> void setmaxnreg_dec() {}
 template <int COUNT> void setmaxnreg_inc() {}
-inline void write_pair(u32 to, float x, float y)
-{
-    const float pair[2] = {x, y};
-    memcpy(at_address(to), pair, sizeof(pair));
-}

@@ -176,9 +176,6 @@ def graph_of(model: ModelProto) -> Graph:
     return graph
 
 
-WITH_CASES = [pytest.param(key, id="::".join(filter(None, key))) for key in sorted(OPERATORS)]
-
-
 @pytest.mark.parametrize("operator", sorted(OPERATORS), ids="::".join)
 def test_integer_shapes(operator: tuple[str, str]) -> None:
     found: list[str] = []

@@ -186,11 +186,11 @@ def most_even(steps: tuple[int, ...], of_tile: float, pairs: int, maximum: int, 
     return min(range(1, maximum + 1), key=most)
 
 
-def long(task: AttentionTask, target: Target, shape: LongShape | None = None) -> Launch:
+def long(task: AttentionTask, target: Target) -> Launch:
     """Return the launch of `attention_long.cu`, which `suits_long`."""
     batch, heads, length, size = task.q.dims
     size_v, dtype, mask = task.v.dims[3], task.q.tensor.dtype, task.mask
-    shape = shape or _shape(task, target)
+    shape = _shape(task, target)
     groups, keys, pairs, width = shape.groups, shape.keys, batch * heads, shape.width(task)
     steps = shape.steps(task)
     few, many = REGISTERS[groups]

@@ -112,11 +112,9 @@ class MmaConfig:
         }
 
 
-def on_tensor_cores(
-    task: AttentionTask, target: Target, shape: WarpShape | None = None
-) -> tuple[Launch, ...]:
+def on_tensor_cores(task: AttentionTask, target: Target) -> tuple[Launch, ...]:
     """Return the launches of `attention_mma.cu`."""
-    config = config_of(task, target, shape)
+    config = config_of(task, target)
     constants = {
         **config.constants,
         "VECTOR_K": min(task.q.vector(8), task.k.vector(8)),
@@ -133,23 +131,21 @@ def steepness_of(task: AttentionTask) -> float:
     return LOG2E * (task.scale if task.is_raw else 1)
 
 
-def config_of(
-    task: AttentionTask, target: Target, shape: WarpShape | None = None, new: int = 0
-) -> MmaConfig:
+def config_of(task: AttentionTask, target: Target, new: int = 0) -> MmaConfig:
     """Return the configuration for an attention.
 
     Args:
         task: the attention.
         target: the GPU.
-        shape: the warp shape; None for the one with the lowest estimate.
         new: number of tokens whose keys, values and queries stay in shared memory.
     """
     size_k, size_v = sizes = ceil_div(task.q.dims[3], 16) * 16, ceil_div(task.v.dims[3], 16) * 16
     maximum, stages = 64 if max(sizes) <= 128 else 32, 2
     if task.q.dims[2] <= FEW:
-        shape = shape or _few_shape(group_of(task) * task.q.dims[2], sizes, target, new)
+        shape = _few_shape(group_of(task) * task.q.dims[2], sizes, target, new)
         maximum = min(maximum, max(16, 64 // shape.warps_n))
-    shape = shape or _shape(task, sizes, maximum, target)
+    else:
+        shape = _shape(task, sizes, maximum, target)
     keys = min(maximum, shape.keys)
     tile = keys * shape.warps_n
     beside, inbox = _rotated(shape, sizes, new), _inbox(shape, sizes, MAX_CLUSTER)

@@ -110,9 +110,9 @@ class Blocks:
         return min(fitting, _blocks_with_registers(task, self.keys))
 
 
-def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int = 0) -> Launch:
+def _grouped(task: AttentionTask, target: Target) -> Launch:
     batch, heads, length, size = task.q.dims
-    blocks = _blocks(task, keys or _keys_of_step(task, target), target)
+    blocks = _blocks(task, _keys_of_step(task, target), target)
     mask, dtype, width = task.mask, task.q.tensor.dtype, _mask_width(task, blocks.keys)
     # What flags add takes the FMA that scales a score; only those that are tested leave it out.
     raw = task.is_raw and (mask is None or width > 0)
@@ -132,7 +132,7 @@ def _grouped(task: AttentionTask, target: Target, keys: int = 0, resident: int =
         constants=(
             *task.constants_with(RAW=raw, MASK_PAIRS=task.is_mask_of_pairs and in_place),
             *(("KEYS", blocks.keys), ("STAGES", blocks.stages), ("GROUPS", blocks.groups)),
-            *(("ROUNDS", blocks.rounds), ("RESIDENT", resident or blocks.resident(task, target))),
+            *(("ROUNDS", blocks.rounds), ("RESIDENT", blocks.resident(task, target))),
             *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(GROUP))),
         ),
         code=atom_of(dtype).code(blocks.keys, across=SIZE, a_in_registers=True, begins=True),

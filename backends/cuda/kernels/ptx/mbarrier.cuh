@@ -61,8 +61,3 @@ template <int COUNT> __device__ __forceinline__ void setmaxnreg_inc()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT));
 }
-
-__device__ __forceinline__ void write_pair(u32 to, float x, float y)
-{
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(to), "f"(x), "f"(y) : "memory");
-}
