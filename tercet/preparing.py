@@ -15,7 +15,8 @@ from .runtime.plan.keeping import Keeping
 from .runtime.plan.orders import reorder
 from .runtime.session.freeze import FROZEN, freeze_inputs
 from .runtime.session.kept_plans import KeptModel, Snapshot
-from .runtime.session.model import Model, ModelSource
+from .runtime.session.model import Model
+from .runtime.session.model_source import ModelSource
 from .runtime.session.program_cache import Optimised, optimised
 from .runtime.session.refit import WEIGHTS, refit
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from sys import is_finalizing
 from typing import Any, cast
@@ -14,13 +13,12 @@ from ..base.budget import Budget, device_budget
 from ..base.closable import CheckedClosable
 from ..base.guard import bounded
 from ..base.notebook import html_table, one_line
-from ..base.record import record
 from ..control.program import Program
 from ..control.resources import Resources
 from ..errors import DeviceError, UsageError
 from ..ir.graph import Graph
 from ..ir.hints import Doubts
-from ..ir.mapped import Mapped, free, release
+from ..ir.mapped import free, release
 from ..ir.named import no_tensor
 from ..ir.types import TensorType
 from ..options import NARROW, Options
@@ -36,35 +34,13 @@ from .bucket_program import BucketProgram
 from .io_boundary import IOBoundary, Place
 from .io_types import Owned, TensorInfo
 from .kept_plans import KeptModel
+from .model_source import ModelSource
 from .overflow import Watch
 from .pipeline import DEPTH, BufferedPlan, Pipeline, Streams
 from .placement import Placement, placement_of
 from .program_cache import Optimised, ProgramCache
 from .program_pool import PoolEntry
 from .select_rows import RowsOf
-
-
-@record
-class ModelSource:
-    """Where a model comes from.
-
-    Attributes:
-        file: its path, or None for a model in memory.
-        opsets: the file's opset by domain.
-        ir_version: the file's version of the ONNX format.
-        producer: the program that wrote it, with its version.
-        metadata: the file's metadata properties.
-        warnings: harmless irregularities of the file.
-        mapped: memory-mapped files, which must not change while the model is open.
-    """
-
-    file: str | None = None
-    opsets: Mapping[str, int] = field(default_factory=dict[str, int])
-    ir_version: int = 0
-    producer: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict[str, str])
-    warnings: tuple[str, ...] = ()
-    mapped: tuple[Mapped, ...] = ()
 
 
 @checked_methods

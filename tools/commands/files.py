@@ -17,6 +17,7 @@ from .groups import (
     ShapeOptions,
     WrittenFile,
 )
+from .option_values import figures, names_of, split
 from .options import (
     AllowInconclusive,
     File,
@@ -26,10 +27,7 @@ from .options import (
     Precision,
     SkipPasses,
     Target,
-    figures,
-    names_of,
     show,
-    split,
     written_file,
     written_folder,
 )

@@ -13,6 +13,7 @@ import typer
 from ...runtime.errors import UsageError
 from .groups import Common, Group
 from .help import BACKEND
+from .option_values import backend_options_of, integers
 from .options import (
     Backend,
     BackendOptions,
@@ -25,9 +26,7 @@ from .options import (
     Threads,
     Tune,
     Variant,
-    backend_options_of,
     exit_code,
-    integers,
     written_file,
 )
 

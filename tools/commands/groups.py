@@ -15,6 +15,7 @@ from typer.models import OptionInfo
 
 from ...runtime.errors import UsageError
 from .help import BACKEND, GENERAL, INPUTS, MODEL_FILE, OWN, WRITTEN_FILE
+from .option_values import algorithms_of, backend_options_of, names_of, numbers, split
 from .options import (
     Algorithms,
     BackendOptions,
@@ -56,11 +57,6 @@ from .options import (
     Tokens,
     Tune,
     Weights,
-    algorithms_of,
-    backend_options_of,
-    names_of,
-    numbers,
-    split,
 )
 
 if TYPE_CHECKING:

@@ -11,15 +11,14 @@ import typer
 from ...runtime.errors import UsageError
 from .groups import Common, DecoderInputOptions, Group, InputOptions, RunOptions, Timed
 from .help import MEASUREMENT
+from .option_values import integers, split
 from .options import (
     Backend,
     SkipUnavailable,
     Threads,
     exit_code,
-    integers,
     several_backends,
     show,
-    split,
     written_file,
 )
 

@@ -18,6 +18,7 @@ from .groups import (
     RunOptions,
     Timed,
 )
+from .option_values import split
 from .options import (
     AllowInconclusive,
     Backend,
@@ -29,7 +30,6 @@ from .options import (
     exit_code,
     several_backends,
     show,
-    split,
     written_file,
     written_folder,
 )

@@ -10,6 +10,7 @@ import typer
 
 from ...runtime.errors import UsageError
 from .groups import AlgorithmOptions, Common, Group, ShapeOptions
+from .option_values import names_of, split
 from .options import (
     Fallback,
     File,
@@ -19,10 +20,8 @@ from .options import (
     PrefillChunk,
     SkipPasses,
     Variant,
-    names_of,
     show,
     size_option,
-    split,
 )
 
 

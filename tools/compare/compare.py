@@ -34,7 +34,8 @@ from ..verdict.agreement import Agreement, Word
 from ..verdict.error_bounds import overall
 from ..verdict.judged import Judged
 from ..verdict.tolerances import ByName, Chosen
-from .run_all import Entry, Race
+from .entry import Entry
+from .run_all import Race
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,9 @@ from ...runtime.options import Options
 from ...runtime.passes import STATIC_PASSES, optimise
 from ...runtime.passes.driver import RefusedRewrite, Rewrite
 from ...runtime.plan.plan import Memory
-from ...runtime.session.model import Model, ModelSource, TensorInfo
+from ...runtime.session.io_types import TensorInfo
+from ...runtime.session.model import Model
+from ...runtime.session.model_source import ModelSource
 from ...runtime.session.placement import Placement
 from ..common.console import Say, silent
 from ..common.cost import (
