@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NoReturn
 
 import typer
 
@@ -33,6 +34,9 @@ from .options import (
     written_file,
     written_folder,
 )
+
+if TYPE_CHECKING:
+    from ..common.inputs import InputRequest, Inputs
 
 
 @dataclass(frozen=True)
@@ -228,26 +232,13 @@ def compare(
     from ..common.measure import Repeat
     from ..compare.compare import compare as compare_all
     from ..compare.compare_view import show_comparison
-    from ..compare.layers import compare_layers
-    from ..compare.layers_view import show_layers
 
     check_archive_name(save)
+    chosen = options.as_options() | {"allow_inconclusive": allow, "runner_timeout": runner_timeout}
     given = inputs.of(model)
     if layers.check():
-        with progress() as say, timed.used():
-            steps = compare_layers(
-                model,
-                backends,
-                given,
-                **layers.as_options(),
-                **options.as_options(),
-                allow_inconclusive=allow,
-                runner_timeout=runner_timeout,
-                timeout=common.timeout,
-                say=say,
-            )
-        show(steps, show_layers, json=common.json)
-        raise typer.Exit(steps.exit_code)
+        with timed.used():
+            _compare_layers(model, backends, given, common, **layers.as_options(), **chosen)
     with progress() as say, timed.used():
         found = compare_all(
             model,
@@ -256,18 +247,34 @@ def compare(
             outputs=split(outputs),
             **tolerance.as_options(),
             repeat=Repeat(timed.repeat),
-            **options.as_options(),
             skip_unavailable=skip_unavailable,
             load=load,
-            allow_inconclusive=allow,
-            runner_timeout=runner_timeout,
             timeout=common.timeout,
             say=say,
+            **chosen,
         )
     if save is not None:
         found.save(save)
     show(found, lambda console, each: show_comparison(console, each, stats=stats), json=common.json)
     raise typer.Exit(found.exit_code)
+
+
+def _compare_layers(
+    model: Path,
+    backends: Sequence[str] | None,
+    given: InputRequest | Inputs,
+    common: Common,
+    **options: Any,
+) -> NoReturn:
+    """Compare every tensor, and show the steps that differ."""
+    from ..common.console import progress
+    from ..compare.layers import compare_layers
+    from ..compare.layers_view import show_layers
+
+    with progress() as say:
+        steps = compare_layers(model, backends, given, timeout=common.timeout, say=say, **options)
+    show(steps, show_layers, json=common.json)
+    raise typer.Exit(steps.exit_code)
 
 
 def bisect(
@@ -311,9 +318,6 @@ def bisect(
     """
     from ..bisect.bisection import bisect as bisect_model
     from ..bisect.bisection_view import show_bisection
-    from ..bisect.precision import HALVES
-    from ..bisect.precision import keep_float32 as find_kept
-    from ..bisect.precision_view import show_kept
     from ..bisect.reduction import write_reduced
     from ..common.console import progress
     from ..common.threads import use_threads
@@ -323,30 +327,10 @@ def bisect(
     if tolerance is None and save is not None:
         raise UsageError("--save needs --tolerance")
     if tolerance is not None:
-        if options.precision not in HALVES:
-            own = options.precision
-            raise UsageError(
-                f"--tolerance needs --precision: {own} is not one of {', '.join(HALVES)}"
-            )
-        if reduce is not None or options.keep or len(backends or ()) > 1:
-            raise UsageError(
-                "--tolerance takes one --backend, and neither --reduce nor --keep-float32"
-            )
-        with progress() as say, use_threads(threads):
-            kept = find_kept(
-                model,
-                tolerance,
-                chosen.pop("precision"),
-                (backends or ["numpy"])[0],
-                given,
-                timeout=common.timeout,
-                say=say,
-                **{name: each for name, each in chosen.items() if name != "keep_float32"},
-            )
-        if save is not None:
-            kept.save(save)
-        show(kept, show_kept, json=common.json)
-        raise typer.Exit(exit_code(kept.ok, kept.stopped))
+        _check_tolerance(options, backends, reduce)
+        backend = (backends or ["numpy"])[0]
+        with use_threads(threads):
+            _find_kept(model, tolerance, options, backend, given, save, common)
     with progress() as say, use_threads(threads):
         found = bisect_model(
             model,
@@ -364,3 +348,43 @@ def bisect(
         write_reduced(found.reduced, reduce, model=str(model), runners=names, options=said)
     show(found, show_bisection, json=common.json)
     raise typer.Exit(found.exit_code)
+
+
+def _check_tolerance(
+    options: RunOptions, backends: Sequence[str] | None, reduce: Path | None
+) -> None:
+    """Raise UsageError for what does not go with --tolerance."""
+    from ..bisect.precision import HALVES
+
+    if options.precision not in HALVES:
+        own = options.precision
+        raise UsageError(f"--tolerance needs --precision: {own} is not one of {', '.join(HALVES)}")
+    if reduce is not None or options.keep or len(backends or ()) > 1:
+        raise UsageError("--tolerance takes one --backend, and neither --reduce nor --keep-float32")
+
+
+def _find_kept(
+    model: Path,
+    tolerance: float,
+    options: RunOptions,
+    backend: str,
+    given: InputRequest | Inputs,
+    save: Path | None,
+    common: Common,
+) -> NoReturn:
+    """Find the nodes that must stay float32 at half precision, and show them."""
+    from ..bisect.precision import keep_float32
+    from ..bisect.precision_view import show_kept
+    from ..common.console import progress
+
+    chosen = options.as_options()
+    del chosen["keep_float32"]
+    half = chosen.pop("precision")
+    with progress() as say:
+        kept = keep_float32(
+            model, tolerance, half, backend, given, timeout=common.timeout, say=say, **chosen
+        )
+    if save is not None:
+        kept.save(save)
+    show(kept, show_kept, json=common.json)
+    raise typer.Exit(exit_code(kept.ok, kept.stopped))

@@ -43,19 +43,19 @@ from ..common.cost import (
     nodes,
 )
 from ..common.cost import operators as operator_costs
-from ..common.data_sheets import rates_of
 from ..common.deadline import limited
 from ..common.inputs import explained
 from ..common.roofline import Rates
 from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
 from ..common.views import shown
 from ..export.writing import model_title
-from .capability import Capability, capabilities_of
+from .capability import Capability
 from .lint import Finding
 from .lint import lint as findings_of
-from .paper import PLANNED, describe_target, paper_memory, paper_rows, target_of
+from .paper import PLANNED, target_of
 from .pass_texts import PassText, differences_of, pass_texts
-from .planned_cost import PlannedCost, planned_costs, rates_here
+from .planned import Planned
+from .planned_cost import PlannedCost, planned_costs
 
 if TYPE_CHECKING:
     from ...backends.cuda.recipe.targets import Target
@@ -296,27 +296,17 @@ def inspect(
     with held as model, explained(assumed_dims(model.inputs, *texts)):
         found = input_shapes(model.inputs, *texts)
         bound, note = _bind(model, found, any(texts))
+        planned = Planned(model, found, backend, fallback, gpu)
         if plan_wanted:
             say("planning")
-            if gpu is None:
-                model.prepare(found)
-        behind = () if gpu is None or fallback is None else open_backends(fallback, model.options)
+            planned.prepare()
         if capability:
             say("asking the backends")
-        who = ""
-        if plan_wanted or capability:
-            who = model.backend if gpu is None else f"{backend} on {describe_target(gpu)}"
-        placed = rates = None
-        if placement is not None and gpu is None:
-            placed, rates = model.placement(found), rates_here(model.backends, precision)
-        elif placement is not None and gpu is not None:
-            placed = Placement(paper_rows(model, gpu, found, behind, backend))
-            rates = rates_of(gpu, precision)
-        planned = None
-        if memory:
-            planned = paper_memory(model, gpu, found, behind) if gpu else model.memory(found)
+        placed = planned.placement if placement is not None else None
+        rates = planned.rates(precision) if placement is not None else None
         drawn = _drawn(model, bound, found) if passes or lint else bound or model.imported
         rows = () if placed is None else planned_costs(placed, rates)
+        refused = model.rewrites.refused
         return Inspection(
             model=model_title(source),
             nbytes=_size(source),
@@ -329,19 +319,15 @@ def inspect(
             activations=activations(bound) if bound is not None else None,
             note=note,
             passes=_passes(model, bound and _types(model, found)) if passes else None,
-            backend=who,
+            backend=planned.title if plan_wanted or capability else "",
             placement=placed,
             rates=rates,
-            memory=planned,
+            memory=planned.memory if memory else None,
             nodes=nodes(model.imported, bound) if cost else (),
-            capabilities=capabilities_of(model, found, gpu, behind, backend)
-            if capability
-            else None,
+            capabilities=planned.capabilities if capability else None,
             graph=drawn if passes else bound or model.imported,
             strange=strange,
-            findings=findings_of(model.imported, drawn, model.rewrites.refused, rows)
-            if lint
-            else None,
+            findings=findings_of(model.imported, drawn, refused, rows) if lint else None,
             floats=() if placed is None else _floats(model),
         )
 

@@ -19,7 +19,7 @@ from ....runtime.ops.cuts import axis_of
 from ....runtime.ops.gather import TensorScatter
 from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
-from ..recipe.launch import each
+from ..recipe.launch import Launch, each
 from ..recipe.operands import Tensor, index_type
 from ..recipe.pattern import Grouping, Operand, Whole
 from ..recipe.setting import Setting, Stored
@@ -196,9 +196,13 @@ def rotate_append(found: RotateAppend, operand: Callable[[Value], Tensor]) -> An
         note=f"{count} + {2 * kv_heads} heads",
         pitched=(x, k, v),
     )
+    return (*_copies(found, operand), launch)
+
+
+def _copies(found: RotateAppend, operand: Callable[[Value], Tensor]) -> tuple[Launch, ...]:
+    """Return the copies of caches that are not updated in place."""
     pasts = [past for _, past in found.in_place]
-    copies = [
-        copied_unless_same(cache, operand(past))
-        for cache, past in zip((keys, values), pasts, strict=True)
-    ]
-    return (*copies, launch)
+    return tuple(
+        copied_unless_same(operand(node.output), operand(past))
+        for node, past in zip((found.keys, found.values), pasts, strict=True)
+    )

@@ -7,7 +7,7 @@ little work, so that most of their time would be that of starting four kernels.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from math import gcd
 
 from ....runtime.base.record import record
@@ -165,18 +165,14 @@ def rotated_heads(found: RotatedHeads, operand: Callable[[Value], Tensor]) -> An
     given = [each for each in (*scales, *shifts) if each is not None]
     dtype = rows[0].dtype
     parameter = given[0].dtype if given else dtype
+    widths = [each.dims[2] // side.parts for each, side in zip(rows, sides, strict=True)]
     refused = need_dtypes(FLOATS - {float64}, rows[0]) or need_dtypes((parameter,), *given)
     refused = refused or need_dtypes((dtype,), *rows, *results, *cosines, *sines)
-    if refused:
+    if refused := refused or _refusal((*rows, *results), given, widths):
         return refused
-    if any(each.format is not Format.CONTIGUOUS for each in (*rows, *results)):
-        return "images"
     batch, length, width = rows[0].dims
     size = width // found.q.heads
     half = (op.rotary_embedding_dim or size) // 2
-    widths = [each.dims[2] // side.parts for each, side in zip(rows, sides, strict=True)]
-    if [each.size for each in given] != widths * (len(given) // 2):
-        return "parameters of other sizes"
     aligned, widest = gcd(size, *(x.row for x in rows)), max(dtype.itemsize, parameter.itemsize)
     layout = _layout(max(widths), size, half, bool(op.interleaved), aligned, widest)
     if layout is None:
@@ -212,15 +208,28 @@ def rotated_heads(found: RotatedHeads, operand: Callable[[Value], Tensor]) -> An
         constants=(
             *(("WARPS", warps), ("LANES", lanes), ("GROUPS", together), ("VECTOR", vector)),
             *(("PER", ceil_div(max(widths), of_group * vector)), ("SIZE", size), ("HALF", half)),
-            *(
-                ("INTERLEAVED", bool(op.interleaved)),
-                ("CENTRED", isinstance(norm, LayerNormalization)),
-            ),
+            ("INTERLEAVED", bool(op.interleaved)),
+            ("CENTRED", isinstance(norm, LayerNormalization)),
             *(("SCALED", scales[0] is not None), ("SHIFTED", shifts[0] is not None)),
         ),
         note=f"{sum(counts)} x {widths[0]}",
         pitched=tuple(rows),
     )
+
+
+def _refusal(tensors: Sequence[Tensor], given: Sequence[Tensor], widths: list[int]) -> str:
+    """Return why the kernel cannot read these, or nothing.
+
+    Args:
+        tensors: the rows and the results.
+        given: scales and shifts.
+        widths: elements that have one of these, of queries and of keys.
+    """
+    if any(each.format is not Format.CONTIGUOUS for each in tensors):
+        return "images"
+    if [each.size for each in given] != widths * (len(given) // 2):
+        return "parameters of other sizes"
+    return ""
 
 
 def _input(node: Node, place: int, operand: Callable[[Value], Tensor]) -> Tensor | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from ....runtime.ir.graph import Value
 from ..recipe.launch import Launch
-from ..recipe.operands import Given, Ints, Tensor, ceil_div, divisors, index_type, merge
+from ..recipe.operands import Ints, Tensor, ceil_div, divisors, index_type, merge
 from .elementwise import chain_of, compute_type
 from .recurrences import Part, Recurrence, aligned
 
@@ -26,38 +27,16 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
     chain = chain_of(found.body, sums=before, handed=after, result=found.result.value)
     if isinstance(chain, str):
         return chain
-    initial = {state.before: operand(state.initial) for state in found.states}
+    initial = {state.before: state.initial for state in found.states}
     parts = {part.value: part for part in found.parts}
-    y, dims = operand(found.result.whole), found.result.value.tensor.dims
-    operands = [
-        initial.get(v) or operand(parts[v].whole if v in parts else v) for v in chain.operands
-    ]
-    moves = [
-        _of_part(parts[v], dims) if v in parts else _broadcast(x.dims, x.strides, dims)
-        for v, x in zip(chain.operands, operands, strict=True)
-    ]
-    first = None if found.first is None else operand(found.first)
-    rows = [_of_part(found.result, dims), *moves]
-    if first is not None:
-        rows.append(aligned(first.dims, first.strides, dims))
-    if None in rows:
-        return "axes of what its steps read and store differ"
-    sizes, merged = merge(dims, [row for row in rows if row is not None])
-    args: dict[str, Given] = {
-        **{"y": y, "strides": merged[0], "origin": found.result.place * found.result.step},
-        **{"step": found.result.step * found.way, "first": first},
-        **{"strides_first": (0,) * len(sizes) if first is None else merged[-1]},
-        **{"count": size, "sizes": sizes, **divisors(sizes)},
-        "steps": found.count,
-    }
-    states, numbers = len(before), range(len(operands))
+    whole = {value: part.whole for value, part in parts.items()}
+    operands = [operand((whole | initial).get(v, v)) for v in chain.operands]
+    args = _arguments(found, operand, operands, [parts.get(v) for v in chain.operands])
+    if isinstance(args, str):
+        return args
+    y, numbers, states = operand(found.result.whole), range(len(operands)), len(before)
     moving = [i for i in numbers if chain.operands[i] in parts]
     fixed = [i for i in numbers if i >= states and i not in moving]
-    for i, (value, x) in enumerate(zip(chain.operands, operands, strict=True)):
-        part = parts.get(value)
-        args |= {f"a{i}": x, f"strides{i}": merged[i + 1]}
-        args[f"origin{i}"] = 0 if part is None else part.place * part.step
-        args[f"step{i}"] = 0 if part is None else part.step * found.way
     names = [
         f"h{i}" if i < states else f"now{i}[q]" if i in moving else f"kept{i}" for i in numbers
     ]
@@ -76,7 +55,7 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
         ),
         constants=(
             *(("THREADS", threads), ("DEPTH", DEPTH)),
-            *(("RANK", len(sizes)), ("FIRST", first is not None)),
+            *(("RANK", len(args["sizes"])), ("FIRST", found.first is not None)),
         ),
         code="\n".join(
             [
@@ -91,6 +70,46 @@ def recurrence(found: Recurrence, operand: Callable[[Value], Tensor]) -> Launch 
         ),
         note=f"{found.count} steps {chain.title}",
     )
+
+
+def _arguments(
+    found: Recurrence,
+    operand: Callable[[Value], Tensor],
+    operands: Sequence[Tensor],
+    parts: Sequence[Part | None],
+) -> dict[str, Any] | str:
+    """Return the arguments of the kernel, or why there are none.
+
+    Args:
+        found: the recurrence.
+        operand: returns the operand of a value.
+        operands: what a step reads.
+        parts: the part of each operand that a step reads; None if it reads all of it.
+    """
+    y, dims = operand(found.result.whole), found.result.value.tensor.dims
+    moves = [
+        _broadcast(x.dims, x.strides, dims) if part is None else _of_part(part, dims)
+        for part, x in zip(parts, operands, strict=True)
+    ]
+    first = None if found.first is None else operand(found.first)
+    rows = [_of_part(found.result, dims), *moves]
+    if first is not None:
+        rows.append(aligned(first.dims, first.strides, dims))
+    if None in rows:
+        return "axes of what its steps read and store differ"
+    sizes, merged = merge(dims, [row for row in rows if row is not None])
+    args: dict[str, Any] = {
+        **{"y": y, "strides": merged[0], "origin": found.result.place * found.result.step},
+        **{"step": found.result.step * found.way, "first": first},
+        **{"strides_first": (0,) * len(sizes) if first is None else merged[-1]},
+        **{"count": found.result.value.tensor.size, "sizes": sizes, **divisors(sizes)},
+        "steps": found.count,
+    }
+    for i, (part, x) in enumerate(zip(parts, operands, strict=True)):
+        args |= {f"a{i}": x, f"strides{i}": merged[i + 1]}
+        args[f"origin{i}"] = 0 if part is None else part.place * part.step
+        args[f"step{i}"] = 0 if part is None else part.step * found.way
+    return args
 
 
 def _each(numbers: Iterable[int]) -> str:

@@ -110,12 +110,31 @@ def _scan(number: int, op: Cumulative, dtype: DType) -> list[str]:
     ]
 
 
-def _launch(
-    y: Tensor,
-    operands: Sequence[Tensor],
-    moved: Mapping[int, Movement],
-    scanned: _Scanned,
-) -> Launch | str:
+@record
+class _Lines:
+    """The lines along which elements are scanned.
+
+    Attributes:
+        size: elements of a line.
+        count: how many lines.
+        steps: from an element of a line to the next, of the result and each operand.
+        sizes: of the axes across lines, as few as there can be.
+        strides: over these, of the result and each operand.
+        origins: number of the first element, of the result and each operand.
+    """
+
+    size: int
+    count: int
+    steps: tuple[int, ...]
+    sizes: Ints
+    strides: tuple[Ints, ...]
+    origins: tuple[int, ...]
+
+
+def _lines_of(
+    y: Tensor, operands: Sequence[Tensor], moved: Mapping[int, Movement], axis: int
+) -> _Lines | str:
+    """Return the lines along an axis of the result, or why operands do not have such lines."""
     refused = refusal(y, operands, moved)
     cuts = factors_of(y.dims, tuple(moved.values()))
     if refused or cuts is None:
@@ -129,43 +148,81 @@ def _launch(
         for i in range(len(cut))
     ]
     rows = [tuple(own), *(walk.strides for walk in walks)]
-    flat = [size for axis in cuts for size in axis]
-    begin = sum(map(len, cuts[: scanned.axis]))
-    inside = range(begin, begin + len(cuts[scanned.axis]))
+    flat = [size for part in cuts for size in part]
+    begin = sum(map(len, cuts[:axis]))
+    inside = range(begin, begin + len(cuts[axis]))
     across = [i for i in range(len(flat)) if i not in inside]
     along, steps = merge([flat[i] for i in inside], [tuple(row[i] for i in inside) for row in rows])
     sizes, lines = merge([flat[i] for i in across], [tuple(row[i] for i in across) for row in rows])
     size, *more = along
     if more:
         return "elements of a line have no common distance"
-    count = prod(flat[i] for i in across)
-    reverse = bool(scanned.ops[0].reverse)
-    is_row = steps[0] == (1,)
-    beside = 1 if is_row else _beside(count, size)
+    origins = (walk_of(y, None, y, cuts).origin, *(walk.origin for walk in walks))
+    firsts = tuple(step[0] for step in steps)
+    return _Lines(size, prod(flat[i] for i in across), firsts, sizes, tuple(lines), origins)
+
+
+@record
+class _Shares:
+    """How threads share lines.
+
+    Attributes:
+        vector: adjacent elements of a thread.
+        along: threads that share a line.
+        threads: of a block.
+    """
+
+    vector: int
+    along: int
+    threads: int
+
+
+def _shares_of(y: Tensor, lines: _Lines, dtypes: Sequence[DType]) -> _Shares:
+    is_row = lines.steps[0] == 1
+    beside = 1 if is_row else _beside(lines.count, lines.size)
     most = MAX_ALONG if is_row else max(MAX_BESIDE, WIDE // beside)
-    vector = FEW if y.size < ENOUGH * MANY and size <= most * FEW * TILES else MANY
-    each = 2 * beside * sum(arithmetic(dtype).itemsize for dtype in scanned.dtypes)
-    shares = 1
-    while shares < most and shares * vector < size and (is_row or 2 * shares * each <= EXCHANGED):
-        shares *= 2
-    threads = max(THREADS, shares * beside)
+    few = y.size < ENOUGH * MANY and lines.size <= most * FEW * TILES
+    vector = FEW if few else MANY
+    each = 2 * beside * sum(arithmetic(dtype).itemsize for dtype in dtypes)
+    along = 1
+    while (
+        along < most and along * vector < lines.size and (is_row or 2 * along * each <= EXCHANGED)
+    ):
+        along *= 2
+    return _Shares(vector, along, max(THREADS, along * beside))
+
+
+def _launch(
+    y: Tensor,
+    operands: Sequence[Tensor],
+    moved: Mapping[int, Movement],
+    scanned: _Scanned,
+) -> Launch | str:
+    lines = _lines_of(y, operands, moved, scanned.axis)
+    if isinstance(lines, str):
+        return lines
+    shares, reverse = _shares_of(y, lines, scanned.dtypes), bool(scanned.ops[0].reverse)
+    every = zip((y, *operands), lines.origins, lines.steps, lines.strides, strict=True)
     reads = [
-        _adjacent(x, walk.origin, move[0], line, size, vector, reverse=reverse)
-        for x, walk, move, line in zip(
-            (y, *operands), (walk_of(y, None, y, cuts), *walks), steps, lines, strict=True
-        )
+        _adjacent(x, origin, step, line, lines.size, shares.vector, reverse=reverse)
+        for x, origin, step, line in every
     ]
-    numbers = range(len(operands))
-    args: dict[str, Given] = {"y": y, "strides": lines[0], "step": steps[0][0], "lines": count}
+    numbers, size, count, sizes = range(len(operands)), lines.size, lines.count, lines.sizes
+    args: dict[str, Given] = {
+        "y": y,
+        "strides": lines.strides[0],
+        "step": lines.steps[0],
+        "lines": count,
+    }
     args |= {"size": size, "sizes": sizes, **divisors(sizes)}
     for i, x in enumerate(operands):
-        args |= {f"a{i}": x, f"strides{i}": lines[i + 1], f"step{i}": steps[i + 1][0]}
-        args[f"origin{i}"] = walks[i].origin
+        args |= {f"a{i}": x, f"strides{i}": lines.strides[i + 1], f"step{i}": lines.steps[i + 1]}
+        args[f"origin{i}"] = lines.origins[i + 1]
     return Launch(
         "reduce/scan_chain.cu",
         "scan_chain",
-        grid=(ceil_div(count, threads // shares), 1, 1),
-        block=threads,
+        grid=(ceil_div(count, shares.threads // shares.along), 1, 1),
+        block=shares.threads,
         args=args,
         types=(
             ("Index", index_type(y.extent, count, size, *(x.extent for x in operands))),
@@ -173,8 +230,9 @@ def _launch(
             *((f"A{i}", x.dtype) for i, x in enumerate(operands)),
         ),
         constants=(
-            *(("RANK", len(sizes)), ("VECTOR", vector), ("THREADS", threads), ("SHARES", shares)),
-            *(("ALONG", is_row), ("REVERSE", reverse), ("STORED", reads[0])),
+            *(("RANK", len(sizes)), ("VECTOR", shares.vector)),
+            *(("THREADS", shares.threads), ("SHARES", shares.along)),
+            *(("ALONG", lines.steps[0] == 1), ("REVERSE", reverse), ("STORED", reads[0])),
             *((f"INNER{i}", reads[i + 1]) for i in numbers),
         ),
         code="\n".join(

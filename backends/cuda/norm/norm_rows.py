@@ -9,7 +9,7 @@ from ....runtime.ir.dtypes import FLOATS, DType, float32, float64
 from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
-from ..recipe.operands import Tensor, ceil_div
+from ..recipe.operands import Arguments, Tensor, ceil_div
 from ..recipe.targets import Target
 
 #: What `ldmatrix.cuh` converts to.
@@ -160,55 +160,32 @@ def normalize_rows(
         gathered: the rows.
         again: what normalizes the results, or None; `y` is not stored if the epilogue is not plain.
     """
-    whole, scale, shift, places = prod(x.dims[axis:]), affine.scale, affine.shift, gathered.places
-    count = whole // how.heads
-    rows = (prod(x.dims[:axis]) if places is None else places.size) * how.heads
-    given = [each for each in (scale, shift) if each is not None]
-    parameter = x.dtype if scale is None else scale.dtype
-    if not count or rows >= 2**31 or not _has_types((x, y), given, parameter):
+    rows = _rows_of(x, axis, how, affine, gathered)
+    if not rows.count or rows.number >= 2**31 or not rows.suit(x, y):
         return None
-    size = given[0].size if how.apart else count
-    if any(t.size != size for t in given) or (how.apart and size not in (how.heads, whole)):
+    if epilogue.reads_channels and rows.are_parts_of(x):
         return None
-    if any(t.format is not Format.CONTIGUOUS for t in (y, x)):
+    layout = _layout_of(rows, x, y, epilogue)
+    if layout is None:
         return None
-    if epilogue.reads_channels and (whole != x.dims[-1] or how.heads > 1):
-        return None
-    maximum = 16 // max(x.dtype.itemsize, parameter.itemsize)
-    distance = x.row if whole == x.dims[-1] else whole
-    steps = (count, distance, *(t.row for z in epilogue.apart for t in (z, y)))
-    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and not any(n % v for n in steps))
-    few = rows <= (FEW_ROWS if epilogue.halves is None else MAX_ROWS)
-    block = _block_of(rows, count, vector, x.dtype.itemsize, few)
-    if block is None:
-        return None
-    blocks, per = ceil_div(rows, block.rows), ceil_div(count // vector, block.of_row)
-    in_halves = vector == 4 and block.lanes >= 16 and count % 64 == 0 and how.heads == 1
-    if epilogue.halves is not None and not in_halves:
-        return None
-    few_blocks = blocks <= MAX_EARLY
-    factors = 0 if how.apart and size == how.heads else len(given) * parameter.itemsize
-    operands = len(epilogue.operands) * epilogue.sums.itemsize
-    early = few_blocks and block.has_room(per * vector, factors + operands, 1)
-    ahead = bool(given) and (vector == maximum or few_blocks)
-    ahead = ahead and block.has_room(per * vector, factors, 1 if few_blocks else 2)
+    block, vector, per = layout.block, layout.vector, layout.per
+    scale, shift, count, size = affine.scale, affine.shift, rows.count, rows.parameters
     return Launch(
         "norm/normalize_rows.cu",
         "normalize_rows",
-        grid=(blocks, 1, 1),
+        grid=(layout.blocks, 1, 1),
         block=block.threads,
         args={
             **{"x": x, "scale": scale, "shift": shift, "y": y if epilogue.plain else None},
             **{"halves": epilogue.halves, **epilogue.args},
-            **{"rows": rows, "row_x": distance, "count": count, "epsilon": how.epsilon},
-            **{"multiple": how.factor, "places": places, "moved": gathered.moved},
-            **{"scale_again": again and again.scale, "shift_again": again and again.shift},
-            "epsilon_again": 0.0 if again is None else again.epsilon,
-            "again": again and again.y,
+            **{"rows": rows.number, "row_x": rows.distance, "count": count},
+            **{"epsilon": how.epsilon, "multiple": how.factor},
+            **{"places": gathered.places, "moved": gathered.moved},
+            **_second(again),
         },
         types=(
             ("X", x.dtype),
-            ("S", parameter),
+            ("S", rows.parameter),
             ("A", (again.y if again else y).dtype),
             *epilogue.types,
         ),
@@ -218,25 +195,91 @@ def normalize_rows(
             ("CENTRED", how.centred),
             *(("BY_MEAN", how.by_mean), ("ADDED", how.is_added)),
             *(("SCALED", scale is not None), ("SHIFTED", shift is not None)),
-            ("AHEAD", ahead and all(t.data is not None for t in given)),
-            *(("EARLY", early), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
+            ("AHEAD", layout.ahead and all(t.data is not None for t in rows.given)),
+            *(("EARLY", layout.early), ("HEADS", how.heads), *epilogue.flags(None)[1:]),
             ("PARAMETERS", (1 if size == how.heads else 2) if how.apart else 0),
             *(*gathered.flags, ("TWICE", again is not None)),
             ("MEAN_AGAIN", again is not None and again.centred),
             ("SHIFTED_AGAIN", again is not None and again.shift is not None),
-            ("LAUNCHES", rows // how.heads <= MAX_LAUNCHING or y.dtype == float32),
+            ("LAUNCHES", rows.number // how.heads <= MAX_LAUNCHING or y.dtype == float32),
         ),
         code="\n".join((KIND_OF_HALVES, epilogue.halves_code, epilogue.code)),
-        shared=_spread(blocks, y.dtype, target) if epilogue.halves is None else 0,
-        note=f"{rows} x {count} {epilogue.title}".strip() + (", twice" if again else ""),
-        pitched=(*epilogue.pitched, *((x,) if whole == x.dims[-1] else ())),
+        shared=_spread(layout.blocks, y.dtype, target) if epilogue.halves is None else 0,
+        note=f"{rows.number} x {count} {epilogue.title}".strip() + (", twice" if again else ""),
+        pitched=(*epilogue.pitched, *((x,) if rows.whole == x.dims[-1] else ())),
     )
 
 
-def _has_types(rows: tuple[Tensor, ...], given: list[Tensor], parameter: DType) -> bool:
-    """Return whether the kernel has rows and parameters of these dtypes."""
-    return all(t.dtype in FLOATS and t.dtype != float64 for t in rows) and all(
-        t.dtype == parameter and t.dtype != float64 for t in given
+def _second(again: NormAgain | None) -> Arguments:
+    """Return the arguments of the second normalization."""
+    return {
+        **{"scale_again": again and again.scale, "shift_again": again and again.shift},
+        "epsilon_again": 0.0 if again is None else again.epsilon,
+        "again": again and again.y,
+    }
+
+
+@record
+class _Rows:
+    """Rows, or equal parts of rows, that are normalized each for itself.
+
+    Attributes:
+        how: the statistic.
+        number: how many.
+        count: elements of one.
+        whole: elements of all parts of a row.
+        distance: elements from a row to the next one.
+        given: the scale and the shift, as far as there are any.
+        parameter: their dtype.
+    """
+
+    how: RowStatistic
+    number: int
+    count: int
+    whole: int
+    distance: int
+    given: tuple[Tensor, ...]
+    parameter: DType
+
+    @property
+    def parameters(self) -> int:
+        """Elements of a scale or shift."""
+        return self.given[0].size if self.how.apart else self.count
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of scale and shift for each element; a number for all of a head takes none."""
+        of_heads = self.how.apart and self.parameters == self.how.heads
+        return 0 if of_heads else len(self.given) * self.parameter.itemsize
+
+    def are_parts_of(self, x: Tensor) -> bool:
+        """Whether a row of the last axis is not one of these."""
+        return self.whole != x.dims[-1] or self.how.heads > 1
+
+    def suit(self, x: Tensor, y: Tensor) -> bool:
+        """Whether the kernel has their dtypes, formats and parameters."""
+        return (
+            all(t.dtype in FLOATS and t.dtype != float64 for t in (x, y))
+            and all(t.dtype == self.parameter and t.dtype != float64 for t in self.given)
+            and all(t.size == self.parameters for t in self.given)
+            and (not self.how.apart or self.parameters in (self.how.heads, self.whole))
+            and all(t.format is Format.CONTIGUOUS for t in (y, x))
+        )
+
+
+def _rows_of(
+    x: Tensor, axis: int, how: RowStatistic, affine: ScaleShift, gathered: RowPlaces
+) -> _Rows:
+    """Return the rows of the axes from `axis` on, or those at given places."""
+    whole, places = prod(x.dims[axis:]), gathered.places
+    return _Rows(
+        how,
+        number=(prod(x.dims[:axis]) if places is None else places.size) * how.heads,
+        count=whole // how.heads,
+        whole=whole,
+        distance=x.row if whole == x.dims[-1] else whole,
+        given=tuple(each for each in (affine.scale, affine.shift) if each is not None),
+        parameter=x.dtype if affine.scale is None else affine.scale.dtype,
     )
 
 
@@ -273,6 +316,49 @@ class _Block:
         """
         words = own * (4 + nbytes) // 4 + SPARE
         return resident * self.threads * words <= REGISTERS
+
+
+@record
+class _Layout:
+    """How blocks share rows.
+
+    Attributes:
+        block: the threads of a block.
+        blocks: how many.
+        vector: elements of a word.
+        per: words of a thread.
+        early: whether operands of the epilogue are loaded before the row is there.
+        ahead: whether scale and shift are.
+    """
+
+    block: _Block
+    blocks: int
+    vector: int
+    per: int
+    early: bool
+    ahead: bool
+
+
+def _layout_of(rows: _Rows, x: Tensor, y: Tensor, epilogue: Epilogue) -> _Layout | None:
+    """Return how blocks share rows; None if registers, or formats, do not allow any way."""
+    count, factors = rows.count, rows.parameter_bytes
+    maximum = 16 // max(x.dtype.itemsize, rows.parameter.itemsize)
+    steps = (count, rows.distance, *(t.row for z in epilogue.apart for t in (z, y)))
+    vector = next(v for v in (8, 4, 2, 1) if v <= maximum and not any(n % v for n in steps))
+    few = rows.number <= (FEW_ROWS if epilogue.halves is None else MAX_ROWS)
+    block = _block_of(rows.number, count, vector, x.dtype.itemsize, few)
+    if block is None:
+        return None
+    in_halves = vector == 4 and block.lanes >= 16 and count % 64 == 0 and rows.how.heads == 1
+    if epilogue.halves is not None and not in_halves:
+        return None
+    blocks, per = ceil_div(rows.number, block.rows), ceil_div(count // vector, block.of_row)
+    few_blocks = blocks <= MAX_EARLY
+    operands = len(epilogue.operands) * epilogue.sums.itemsize
+    early = few_blocks and block.has_room(per * vector, factors + operands, 1)
+    ahead = bool(rows.given) and (vector == maximum or few_blocks)
+    ahead = ahead and block.has_room(per * vector, factors, 1 if few_blocks else 2)
+    return _Layout(block, blocks, vector, per, early, ahead)
 
 
 def _block_of(rows: int, count: int, vector: int, itemsize: int, few: bool) -> _Block | None:

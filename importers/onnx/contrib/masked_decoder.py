@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ....runtime.ir import dtypes
@@ -63,31 +65,71 @@ def decoder_masked_multi_head_attention(
     if past_sequence_length is None:
         raise b.error("past_present_share_buffer=1 needs past_sequence_length")
     before = b.cast(b.Reshape(past_sequence_length, b.ints(1)), dtypes.int64)
-    places = b.Expand(before, b.size(query, 0))
+    mask = TokenMask(query, mask_index, attention_bias, mask_filter_value)
+    beams, past = cache_indirection, (past_key, past_value)
+    return _in_buffer(b, (q, key, value), past, before, beams, mask, heads, scale)
+
+
+@dataclass(frozen=True)
+class TokenMask:
+    """What is added to the scores of a token: see the operator."""
+
+    query: str
+    mask_index: str | None
+    attention_bias: str | None
+    mask_filter_value: float
+
+    def added(self, b: NodeBuilder) -> str | None:
+        """Return what is added; None if nothing is."""
+        if self.mask_index is None:
+            return self.attention_bias
+        seen = b.Not(b.Equal(self.mask_index, b.constant(np.array(0, np.int32))))
+        hidden = penalty(b, b.Unsqueeze(seen, b.ints(1, 2)), self.query, self.mask_filter_value)
+        return hidden if self.attention_bias is None else b.Add(hidden, self.attention_bias)
+
+
+def _in_buffer(
+    b: NodeBuilder,
+    qkv: tuple[str, str, str],
+    past: tuple[str, str],
+    before: str,
+    cache_indirection: str | None,
+    mask: TokenMask,
+    heads: int,
+    scale: float,
+) -> Results:
+    """Return the results where keys and values are written into the buffers of the past.
+
+    Args:
+        b: builds the nodes.
+        qkv: query, key and value of the token, [batch, heads, 1, size].
+        past: buffers of keys and values.
+        before: number of their positions, int64 [1].
+        cache_indirection: from which beam each position is; None for each beam's own.
+        mask: of the scores.
+        heads: their number.
+        scale: factor of the scores; 0 for the usual one.
+    """
+    q, *new = qkv
+    places = b.Expand(before, b.size(mask.query, 0))
     keys, values = (
-        b.TensorScatter(old, new, places, axis=-2)
-        for old, new in ((past_key, key), (past_value, value))
+        b.TensorScatter(old, token, places, axis=-2) for old, token in zip(past, new, strict=True)
     )
     seen_keys, seen_values = keys, values
     if cache_indirection is not None:
         chosen = _beams(b, cache_indirection, before)
         seen_keys, seen_values = (_of_beams(b, x, chosen, heads) for x in (keys, values))
-    added = attention_bias
-    if mask_index is not None:
-        mask = b.Not(b.Equal(mask_index, b.constant(np.array(0, np.int32))))
-        added = penalty(b, b.Unsqueeze(mask, b.ints(1, 2)), query, mask_filter_value)
-        if attention_bias is not None:
-            added = b.Add(added, attention_bias)
+    added = mask.added(b)
     total = b.Add(before, b.ints(1))
     y, _, _, scores = b.chosen(
         "Attention",
         (True, False, False, b.wants(3)),
-        *(q, seen_keys, seen_values, added, None, None, b.Expand(total, b.size(query, 0))),
+        *(q, seen_keys, seen_values, added, None, None, b.Expand(total, b.size(mask.query, 0))),
         scale=scale or None,
         qk_matmul_output_mode=2,
     )
     qk = b.slice(scores, 3, 0, total) if b.wants(3) else None
-    return join_heads(b, y, heads, b.need_extent(value, 3)), keys, values, qk
+    return join_heads(b, y, heads, b.need_extent(new[1], 3)), keys, values, qk
 
 
 def _beams(b: NodeBuilder, cache_indirection: str, before: str) -> str:

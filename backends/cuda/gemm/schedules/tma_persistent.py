@@ -278,6 +278,38 @@ def _mapped(
     return TensorMap(base, dtype, stack, (row, row * dims[1]), (*box, 1))
 
 
+def _maps_of_results(
+    gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, columns: int, turned: Turned | None
+) -> tuple[TensorMap, TensorMap]:
+    """Return the maps of what is stored, and of what lies beside it; see `multiply`.
+
+    The second one is that of the epilogue's operand with the result's layout, or of the columns
+    behind heads that are rotated; the first one again if there is neither.
+
+    Args:
+        gemm: the product.
+        epilogue: applied to every result.
+        tile: what a block computes.
+        columns: of the result.
+        turned: what rotates heads in the first columns; None if nothing does.
+    """
+    (m, n, _), stored, count = gemm.shape, epilogue.stored, gemm.batch.count
+    height = blocks(tile) * ROWS
+    results = (columns, m), gemm.ldc
+    if stored.itemsize > gemm.dtype.itemsize:  # unused: threads store the results
+        results = (ceil_div(columns, 8) * 8, m), ceil_div(gemm.ldc, 8) * 8
+    if turned is not None:
+        results = (turned.columns, m), turned.columns
+    kept = along = _mapped(gemm.c, stored, *results, (128 // stored.itemsize, height), count)
+    if turned is not None and turned.others is not None:
+        rest = n - turned.columns
+        along = TensorMap(turned.others, stored, (rest, m), (rest,), (STRIP, height))
+    for operand in epilogue.along:
+        row = row_of(operand, n)
+        along = _mapped(operand, gemm.dtype, (n, m), row, (STRIP, height), count)
+    return kept, along
+
+
 def multiply(
     gemm: GemmArguments,
     epilogue: Epilogue,
@@ -307,27 +339,16 @@ def multiply(
     (m, n, k), dtype, batch = gemm.shape, gemm.dtype, gemm.batch
     of_c, of_two = n // products, ", 2 products" if products > 1 else ""
     tiles_m, tiles_n = ceil_div(m, tile.bm), ceil_div(n, tile.bn)
+    staged = is_staged(gemm, epilogue)
+    block = resources(tile, staged=staged)
+    kept, along = _maps_of_results(gemm, epilogue, tile, of_c, turned)
+    of_turned: Arguments = {**epilogue.args, "positions": None, "turns": STILL["turns"]}
+    if turned is not None:
+        of_turned = turned.args
+    of_a = (k, m), gemm.a.row, (tile.bk, tile.bm), batch.count
     rows_of_b = ((k, n), k, (tile.bk, tile.bn))
     if gemm.across:
         rows_of_b = ((n, k), n, (STRIP, tile.bk))
-    results, height = ((of_c, m), gemm.ldc), blocks(tile) * ROWS
-    size = epilogue.stored.itemsize
-    staged = is_staged(gemm, epilogue)
-    block = resources(tile, staged=staged)
-    if size > dtype.itemsize:  # unused: threads store the results
-        results = (ceil_div(of_c, 8) * 8, m), ceil_div(gemm.ldc, 8) * 8
-    of_turned: Arguments = {**epilogue.args, "positions": None, "turns": STILL["turns"]}
-    if turned is not None:
-        of_turned, results = turned.args, ((turned.columns, m), turned.columns)
-    kept = _mapped(gemm.c, epilogue.stored, *results, (128 // size, height), batch.count)
-    along = kept
-    if turned is not None and turned.others is not None:
-        rest = n - turned.columns
-        along = TensorMap(turned.others, epilogue.stored, (rest, m), (rest,), (STRIP, height))
-    for operand in epilogue.along:
-        row = row_of(operand, n)
-        along = _mapped(operand, dtype, (n, m), row, (STRIP, height), batch.count)
-    of_a = (k, m), gemm.a.row, (tile.bk, tile.bm), batch.count
     whole = isinstance(gemm.a.data, Packed)
     return Launch(
         "gemm/tma_persistent.cu",
