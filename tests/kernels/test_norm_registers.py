@@ -11,8 +11,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.norm.norm_rows import MAX_EARLY, REGISTERS
-from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.cuda.norm.norm_rows import MAX_EARLY
+from tercet.backends.cuda.recipe.targets import H200, REGISTERS
 from tercet.runtime.ir.dtypes import DType, float16, float32, float64
 from tercet.runtime.ops.elementwise import Add
 from tercet.runtime.ops.norm import LayerNormalization

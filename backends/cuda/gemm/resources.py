@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from ....runtime.base.record import record
-from ..recipe.targets import Target
-
-#: Registers per multiprocessor.
-REGISTERS = 65536
+from ..recipe.targets import Target, resident_with
 
 
 @record
@@ -45,4 +42,4 @@ class Resources:
 
     def fitting(self, target: Target, registers: int) -> int:
         """Return how many blocks fit, at least one, whose threads have this many registers."""
-        return max(1, min(target.resident(self.shared), REGISTERS // (registers * self.threads)))
+        return max(1, min(target.resident(self.shared), resident_with(registers, self.threads)))

@@ -10,7 +10,7 @@ from ....runtime.plan.format import Format
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Arguments, Tensor, ceil_div
-from ..recipe.targets import Target
+from ..recipe.targets import Target, resident_with
 
 #: What `ldmatrix.cuh` converts to.
 KIND_OF_HALVES = '#define KIND "f16"'
@@ -35,8 +35,8 @@ SECTORS = 64
 #: Maximum number of blocks that load operands of the epilogue, and a scale and shift that are no
 #: constants or in narrow words, ahead: more of them wait for memory, not for these.
 MAX_EARLY = 264
-#: Registers of a multiprocessor, and of a thread besides elements, scale, shift and operands.
-REGISTERS, SPARE = 1 << 16, 32
+#: Registers of a thread besides elements, scale, shift and operands.
+SPARE = 32
 #: Maximum rows of which the next kernel starts while this one waits, except in float32: a product
 #: with few rows loads its weights meanwhile; float32 products do not share multiprocessors.
 #: With more rows they would: BERT-base at batch 1 in float16 took 3 % longer on an H100.
@@ -315,7 +315,7 @@ class _Block:
             resident: number of blocks on a multiprocessor.
         """
         words = own * (4 + nbytes) // 4 + SPARE
-        return resident * self.threads * words <= REGISTERS
+        return resident_with(words, self.threads) >= resident
 
 
 @record

@@ -8,15 +8,15 @@ from itertools import product
 from ....runtime.base.record import record
 from ..gemm.tile import CLUSTERED
 from ..recipe.operands import ceil_div
-from ..recipe.targets import Target
+from ..recipe.targets import Target, resident_with
 
 #: Blocks that share the weights of the state, and threads of a block.
 MAX_BLOCKS, MAX_THREADS = 8, 512
 #: Without tensor cores: words of four weights per thread, and sequences of a cluster.
 MAX_WORDS, MAX_ROWS = 16, 8
-#: On tensor cores: sequences of a cluster, registers of a block, of a thread, and of these those
-#: that hold no weights.
-MAX_TILED_ROWS, REGISTERS, MAX_REGISTERS, OTHER_REGISTERS = 64, 65536, 255, 72
+#: On tensor cores: sequences of a cluster, registers of a thread, and of these those that hold no
+#: weights.
+MAX_TILED_ROWS, MAX_REGISTERS, OTHER_REGISTERS = 64, 255, 72
 #: Microseconds of a step as measured on an H200: without tensor cores, and more per sequence; on
 #: tensor cores, and more per eight sequences; with a separate product, and more per byte of
 #: weights, per operation, and per unit of a sequence, of which sums are stored and read.
@@ -125,13 +125,13 @@ def tiled_split(
     registers = OTHER_REGISTERS + 8 * steps * terms
     while True:
         warps = ceil_div(ceil_div(hidden, 8), blocks)
-        if registers <= min(MAX_REGISTERS, REGISTERS // (32 * warps)):
+        if registers <= MAX_REGISTERS and resident_with(registers, 32 * warps):
             break
         blocks *= 2
         if blocks > MAX_BLOCKS or not target.has_clusters:
             return None
     # Blocks beside each other wait for one another's results less than one with more rows.
-    beside = REGISTERS // (32 * warps * registers)
+    beside = resident_with(registers, 32 * warps)
     row = 2 * (16 * steps + 8) * 4 + warps * 32 + 4
     rows = ceil_div(_rows(batch, blocks, directions, target, beside), 8) * 8
     rows = min(rows, MAX_TILED_ROWS, (target.shared - 16) // (8 * row) * 8)

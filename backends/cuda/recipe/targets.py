@@ -12,6 +12,8 @@ from ....runtime.errors import did_you_mean
 
 #: Bytes of shared memory that CUDA takes for itself in every block.
 RESERVED = 1024
+#: Registers of a multiprocessor.
+REGISTERS = 1 << 16
 
 
 @record
@@ -67,6 +69,16 @@ class Target:
         """
         share = -(-blocks // self.processors)
         return max(0, self.room(share) - 1024) // 16 * 16
+
+
+def resident_with(registers: int, threads: int) -> int:
+    """Return how many blocks a multiprocessor has registers for.
+
+    Args:
+        registers: of a thread.
+        threads: of a block.
+    """
+    return REGISTERS // (registers * threads)
 
 
 H200 = Target("sm_90a", 132, 232448)

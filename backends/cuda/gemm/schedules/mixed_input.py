@@ -13,13 +13,13 @@ from .....runtime.base.record import record
 from ...codegen.epilogue import NO_EPILOGUE, Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Scratch, ceil_div
-from ...recipe.targets import Target
+from ...recipe.targets import REGISTERS, Target
 from ..atoms import atom_of
 from ..between import Between, Measured
 from ..packed_weights import STEP, PackedWeights
 from ..problem import GemmArguments, Problem
 from ..reduce_splits import reduction
-from ..resources import REGISTERS, Resources
+from ..resources import Resources
 from ..tables.mixed_input import MIXED_INPUT
 from ..tile import (
     LAUNCH,

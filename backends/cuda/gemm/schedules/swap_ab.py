@@ -15,12 +15,12 @@ from .....runtime.ir.dtypes import uint8
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import Ints, Operand, Packed, Scratch, Tensor, TensorMap, ceil_div
-from ...recipe.targets import Target
+from ...recipe.targets import REGISTERS, Target
 from ..atoms import atom_of
 from ..between import ON_ITS_OWN, Between
 from ..packed_weights import CHUNK, STRIP, PackedWeights
 from ..problem import GemmArguments
-from ..resources import REGISTERS, Resources
+from ..resources import Resources
 from ..tile import (
     LAUNCH,
     MAX_CLUSTER,

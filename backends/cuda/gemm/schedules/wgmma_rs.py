@@ -13,10 +13,10 @@ from functools import partial
 from ...codegen.epilogue import Epilogue
 from ...recipe.launch import Launch
 from ...recipe.operands import ceil_div
-from ...recipe.targets import RESERVED, Target
+from ...recipe.targets import REGISTERS, RESERVED, Target
 from ..atoms import Atom
 from ..problem import GemmArguments, RowKind
-from ..resources import REGISTERS, Resources
+from ..resources import Resources
 from ..tile import Config, CtaTile, clusters_of, inbox
 from .multistage import SplitK
 
