@@ -64,7 +64,8 @@ def meeting(graph: Graph, products: tuple[Node, Node], free: Set[Node]) -> tuple
     fitting = tuple[Node, ...]()
     for found in closed_after(graph, (first, *others), free):
         if found[-1].output.tensor.dtype in stored:
-            if isinstance(epilogue_of(found, Tensor(found[-1].output), first, *others), str):
+            y = Tensor(found[-1].output)
+            if isinstance(epilogue_of(found, y, first, *others, operand=Tensor), str):
                 break
             fitting = found
     return fitting
@@ -75,7 +76,7 @@ def _is_epilogue(nodes: tuple[Node, ...], anchor: Node) -> bool:
     y = nodes[-1].output
     formats = (Format.CONTIGUOUS, Format.CHANNELS_LAST)[: 1 + (len(y.tensor.dims) > 2)]
     return any(
-        not isinstance(epilogue_of(nodes, Tensor(y, format), anchor.output), str)
+        not isinstance(epilogue_of(nodes, Tensor(y, format), anchor.output, operand=Tensor), str)
         for format in formats
     )
 
@@ -96,7 +97,7 @@ def _is_left(
         node = next((v.producer for v in node.distinct_reads if not v.is_constant), None)
     if node is None or node not in free or not isinstance(node.op, MatMul):
         return False
-    so_far = epilogue_of(epilogue, Tensor(value), anchor.output)
+    so_far = epilogue_of(epilogue, Tensor(value), anchor.output, operand=Tensor)
     alone = graph.sole_consumer(others[0]) is follower
     return alone and not isinstance(so_far, str) and so_far.reads_along
 

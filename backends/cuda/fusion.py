@@ -6,7 +6,7 @@ leaves a group and re-enters it, and intermediate values need no memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Set
 from dataclasses import field
 from math import prod
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from .codegen.elementwise import (
     in_chains,
     is_worth_repeating,
 )
-from .codegen.epilogue import Epilogue, epilogue_of
+from .codegen.epilogue import Epilogue, epilogue_of, pitches_in
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.readers import Formed
 from .codegen.shared_chains import (
@@ -84,20 +84,20 @@ class FusionGroup:
         begin = 1 if self.cast is None else 2
         return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
 
-    def epilogue_in(self, y: Tensor, pitches: Mapping[Value, int]) -> Epilogue | str:
+    def epilogue_in(self, y: Tensor, operand: Callable[[Value], Tensor]) -> Epilogue | str:
         """Return the epilogue of the head, or why there is none; see `epilogue_of`.
 
         It is asked for as the group is claimed, as it is built, and for its task.
 
         Args:
             y: the last result of the epilogue, in the format that the kernel stores.
-            pitches: of operands that are slices.
+            operand: returns the operand of a value.
         """
         assert self.head is not None
         nodes = self.epilogue
-        key = nodes, y, *pitches.items()
+        key = nodes, y, *pitches_in(nodes, operand).items()
         if key not in self.epilogues:
-            found = epilogue_of(nodes, y, self.head.output, pitches=pitches)
+            found = epilogue_of(nodes, y, self.head.output, operand=operand)
             self.epilogues[key] = found
         return self.epilogues[key]
 

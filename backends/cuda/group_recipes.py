@@ -82,7 +82,7 @@ def recipe_of(
         from .conv.pooled import pooled_convolution  # with the kernels of all convolutions
 
         before = Tensor(group.nodes[-2].output, y.format)
-        epilogue = group.epilogue_in(before, NO_PITCHES)
+        epilogue = group.epilogue_in(before, operand)
         if isinstance(epilogue, str):
             return epilogue
         epilogue = epilogue.storing(halves, plain=stored.plain)
@@ -90,7 +90,7 @@ def recipe_of(
         return _reading_wide(_storing(recipe, halves), group, operand)
     if not registered.epilogue:
         return _storing(registered.build(replace(context, stored=stored)), halves)
-    epilogue = group.epilogue_in(y, pitches)
+    epilogue = group.epilogue_in(y, operand)
     if isinstance(epilogue, str):
         return epilogue
     epilogue = epilogue.storing(halves, plain=stored.plain)
@@ -127,7 +127,7 @@ def task_of(
     def operand(value: Value) -> Tensor:
         return Tensor(value, formats.get(value, Format.CONTIGUOUS), site.pitches.get(value, 0))
 
-    epilogue = group.epilogue_in(operand(y), site.pitches)
+    epilogue = group.epilogue_in(operand(y), operand)
     if isinstance(epilogue, str):
         return None
     inputs = tuple(None if v is None else operand(v) for v in head.inputs)

@@ -426,7 +426,7 @@ def test_a_mask_as_large_as_the_result_is_read_along_with_it() -> None:
     flags = net.graph.constant(np.tri(20, 24, dtype=bool), "")
     y = net.add(Where(), flags, product, net.graph.constant(np.zeros((), float32), ""))
     assert y.producer is not None
-    found = epilogue_of((y.producer,), Tensor(y), product)
+    found = epilogue_of((y.producer,), Tensor(y), product, operand=Tensor)
     assert isinstance(found, Epilogue)
     assert (len(found.along), found.reads_along, found.pitched) == (1, True, ())
     (mask,) = found.along

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from math import gcd, prod
-from types import MappingProxyType
 
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, float32
@@ -268,7 +267,7 @@ def epilogue_of(
     y: Tensor,
     first: Value,
     *others: Value,
-    pitches: Mapping[Value, int] = MappingProxyType({}),
+    operand: Callable[[Value], Tensor],
 ) -> Epilogue | str:
     """Return the elementwise nodes after a kernel as its epilogue, or why that is impossible.
 
@@ -277,7 +276,7 @@ def epilogue_of(
         y: the last result, in the format that the kernel stores.
         first: the kernel's own result, with the shape of `y`.
         others: further results of the kernel, of the same shape.
-        pitches: of operands that are slices; see `View.pitch`.
+        operand: returns the operand of a value, which may be a slice; `Tensor` while none is.
     """
     if not nodes:
         return no_epilogue(y.dtype)
@@ -291,6 +290,7 @@ def epilogue_of(
     by_sample, by_plane, by_line = (not others and isinstance(head, each) for each in heads)
     repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
     masks = not others and _is_of_two(first)
+    pitches = pitches_in(nodes, operand)
     places = Places(axis, rows, by_sample, by_plane, by_line, repeats, masks, pitches)
     epilogue = _epilogue(nodes, y, (first, *others), places)
     if isinstance(epilogue, str):
@@ -306,7 +306,7 @@ def epilogue_of(
 
 
 def pitches_in(nodes: tuple[Node, ...], operand: Callable[[Value], Tensor]) -> Mapping[Value, int]:
-    """Return the pitches of what an epilogue reads that is a slice, as `epilogue_of` takes them.
+    """Return the pitches of what an epilogue reads that is a slice; see `View.pitch`.
 
     Kernels of several nodes may read such a tensor both in the epilogue and in front of it.
 

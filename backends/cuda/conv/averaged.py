@@ -130,7 +130,7 @@ def averaged_conv(
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
     before = Tensor(found.before, Format.CHANNELS_LAST)
-    epilogue = epilogue_of(found.epilogue, before, found.conv.output)
+    epilogue = epilogue_of(found.epilogue, before, found.conv.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if epilogue.stored != y.dtype:

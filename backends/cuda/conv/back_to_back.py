@@ -21,7 +21,7 @@ from ....runtime.ops.reduce import ReduceMean
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CHANNELS_LAST, SELECTORS
-from ..codegen.epilogue import Tail, epilogue_of, pitches_in
+from ..codegen.epilogue import Tail, epilogue_of
 from ..codegen.epilogue_operands import row_of
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
@@ -346,8 +346,7 @@ def _problem(
     own = setting.for_node(layer.conv)
     if own.asked:
         return f"algorithm '{own.asked[0]}'"
-    pitches = pitches_in(layer.epilogue, operand)
-    epilogue = epilogue_of(layer.epilogue, y, layer.conv.output, pitches=pitches)
+    epilogue = epilogue_of(layer.epilogue, y, layer.conv.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     inputs = (x, *(Tensor(value) for value in layer.conv.operands[1:]))

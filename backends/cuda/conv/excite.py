@@ -472,7 +472,7 @@ def _layer(nodes: tuple[Node, ...], operand: Operand, setting: Setting) -> Layer
     if own.asked:
         return f"algorithm '{own.asked[0]}'"
     y = Tensor(nodes[-1].output)
-    epilogue = epilogue_of(tuple(behind), y, product.output)
+    epilogue = epilogue_of(tuple(behind), y, product.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if epilogue.operands:

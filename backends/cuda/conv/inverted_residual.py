@@ -25,7 +25,7 @@ from ....runtime.ops.conv import Conv
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, Tail, epilogue_of, pitches_in, unrounded_chain
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
@@ -236,8 +236,7 @@ def _problem(
         x, *constants = layer.conv.operands
         image = operand(x) if layer is found.layers[0] else Tensor(x, y.format)
         stored = y if last else Tensor(layer.y, y.format)
-        pitches = pitches_in(layer.epilogue, operand)
-        epilogue = epilogue_of(layer.epilogue, stored, layer.conv.output, pitches=pitches)
+        epilogue = epilogue_of(layer.epilogue, stored, layer.conv.output, operand=operand)
         if isinstance(epilogue, str):
             return epilogue
         inner = not last or layer is found.filtering

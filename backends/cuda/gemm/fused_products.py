@@ -77,11 +77,10 @@ class Products:
             y: what is stored.
             operand: returns the operand of a value.
         """
-        pitches = pitches_in(self.epilogue, operand)
-        key = y, *pitches.items()
+        key = y, *pitches_in(self.epilogue, operand).items()
         if key not in self.epilogues:
             results = (node.output for node in self.products)
-            self.epilogues[key] = epilogue_of(self.epilogue, y, *results, pitches=pitches)
+            self.epilogues[key] = epilogue_of(self.epilogue, y, *results, operand=operand)
         return self.epilogues[key]
 
     def reading(self, operand: Operand) -> Operand:

@@ -25,7 +25,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import CONTIGUOUS, SELECTORS, Formats
 from ..codegen.elementwise import in_chains
-from ..codegen.epilogue import Tail, epilogue_of, pitches_in, rounding_to
+from ..codegen.epilogue import Tail, epilogue_of, rounding_to
 from ..codegen.moves import movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
@@ -226,9 +226,8 @@ def strided_product(
     setting = setting.for_node(found.product)
     if setting.asked:
         return "an algorithm that was asked for"
-    pitches = pitches_in(found.epilogue, operand)
     first, last = found.product.output, Tensor(found.result)
-    epilogue = epilogue_of(found.epilogue, last, first, pitches=pitches)
+    epilogue = epilogue_of(found.epilogue, last, first, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if y.dtype != epilogue.stored:

@@ -62,7 +62,7 @@ def with_totals(
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
     y = Tensor(nodes[-1].output, Format.CHANNELS_LAST)
-    epilogue = epilogue_of(tuple(behind), y, conv.output)
+    epilogue = epilogue_of(tuple(behind), y, conv.output, operand=operand)
     kernel = kernel_of(conv.op)
     if isinstance(epilogue, str) or kernel is None:
         return epilogue if isinstance(epilogue, str) else "no kernel"
@@ -85,8 +85,6 @@ def with_totals(
     if not isinstance(image, Scratch) and image != y:
         return "images not in channels-last format"
     args = {name: each for name, each in made.arguments.items() if name not in UNUSED}
-    # Operands of the epilogue are found where the result is, which is dense.
-    along = any(isinstance(z, Tensor) and z.value is conv.operands[0] for z in epilogue.operands)
     launch = replace(
         made,
         entry=f"{made.entry}_totals",
@@ -94,7 +92,7 @@ def with_totals(
         code=f"#define TOTALS 1\n{made.code}",
         scratch=nbytes + (0 if stores else y.size * y.dtype.itemsize),
         note=f"{made.note} totals",
-        pitched=() if along else tuple(each for each in made.pitched if each == inputs[0]),
+        pitched=tuple(each for each in made.pitched if each == inputs[0]),
     )
     return Totals(launch, parts, image)
 

@@ -22,7 +22,7 @@ from ....runtime.ops.gather import Gather
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import Tail, epilogue_of, pitches_in
+from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
@@ -140,8 +140,7 @@ def gathered_rows(
     """Return the launch, or why there is none."""
     norm = found.norm
     last = Tensor((norm, *found.epilogue)[-1].output)
-    pitches = pitches_in(found.epilogue, operand)
-    epilogue = epilogue_of(found.epilogue, last, norm.output, pitches=pitches)
+    epilogue = epilogue_of(found.epilogue, last, norm.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if found.is_last and epilogue.apart:

@@ -126,7 +126,7 @@ def head_rows(found: HeadRows, y: Tensor, operand: Callable[[Value], Tensor]) ->
     """Return the launch, or why there is none."""
     norm = found.norm.before[-1] if isinstance(found.norm, UnitRows) else found.norm
     last = (norm, *found.epilogue)[-1].output
-    epilogue = epilogue_of(found.epilogue, Tensor(last), norm.output)
+    epilogue = epilogue_of(found.epilogue, Tensor(last), norm.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if epilogue.operands:

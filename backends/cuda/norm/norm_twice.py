@@ -17,7 +17,7 @@ from ....runtime.ops.cuts import is_along_last
 from ....runtime.ops.elementwise import Cast
 from ....runtime.ops.norm import LayerNormalization, RMSNormalization, are_of_rows
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import Tail, epilogue_of, pitches_in
+from ..codegen.epilogue import Tail, epilogue_of
 from ..codegen.stages import ViewedRows, head_of, viewed_rows
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
@@ -114,8 +114,7 @@ def normalized_twice(
     if any(setting.for_node(node).asked for node in (first, second)):
         return "an algorithm that was asked for"
     rows, x = Tensor(found.rows.value), operand(first.operands[0])
-    pitches = pitches_in(found.tail, operand)
-    epilogue = epilogue_of(found.tail, rows, first.output, pitches=pitches)
+    epilogue = epilogue_of(found.tail, rows, first.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if epilogue.stored != x.dtype or rows.dtype != x.dtype:

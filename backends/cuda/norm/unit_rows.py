@@ -18,7 +18,7 @@ from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ops.elementwise import Add, Cast, Clip, Div, Max, Mul
 from ....runtime.ops.reduce import Reduce, ReduceL2, ReduceMean, ReduceSum
 from ..algorithms.registry import Answer
-from ..codegen.epilogue import Tail, epilogue_of, pitches_in
+from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
@@ -173,8 +173,7 @@ def _widens(node: Node) -> bool:
 def unit_rows(found: UnitRows, y: Tensor, operand: Callable[[Value], Tensor]) -> Answer:
     """Return the launch, or why there is none."""
     quotient = found.before[-1].output
-    pitches = pitches_in(found.epilogue, operand)
-    epilogue = epilogue_of(found.epilogue, y, quotient, pitches=pitches)
+    epilogue = epilogue_of(found.epilogue, y, quotient, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     if len(epilogue.along) < len(epilogue.operands):
