@@ -225,7 +225,6 @@ def write(path: Path, shape: DecoderSizes, packing: Packing) -> None:
 
 
 def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
-    half, integers = TensorProto.FLOAT16, TensorProto.INT64
     one = w.constant("one", np.array([1], np.int64))
     total = w.node("ReduceSum", "attention_mask", one, keepdims=0)
     last_key = w.node("Cast", w.node("Sub", total, one), to=TensorProto.INT32)
@@ -272,7 +271,12 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
     if w.packing.bits != 16:
         w.packing = Packing()  # the head stays as it is
     w.product(x, "lm_head", s.hidden, s.vocabulary, outputs=["logits"])
-    info = helper.make_tensor_value_info
+    return helper.make_graph(w.nodes, "decoder", *_ends(s), w.weights)
+
+
+def _ends(s: DecoderSizes) -> tuple[list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
+    """Return the inputs and the outputs, caches among them."""
+    half, integers, info = TensorProto.FLOAT16, TensorProto.INT64, helper.make_tensor_value_info
     inputs = [
         info("input_ids", integers, ["batch_size", "sequence_length"]),
         info("attention_mask", integers, ["batch_size", "total_sequence_length"]),
@@ -285,7 +289,7 @@ def _graph(w: _DecoderWriter, s: DecoderSizes) -> onnx.GraphProto:
         dims = ["batch_size", s.groups, length, s.size]
         names = (f"{side}.{i}.{kind}" for i in range(s.layers) for kind in _KINDS)
         infos += [info(name, half, dims) for name in names]
-    return helper.make_graph(w.nodes, "decoder", inputs, outputs, w.weights)
+    return inputs, outputs
 
 
 def _joined_heads(w: _DecoderWriter, s: DecoderSizes, x: str, layer: int) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from onnx import TensorProto
 
 from .growing import FLOAT, Maker, RandomGraph
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def _int64(g: RandomGraph, *values: int) -> str:
@@ -38,12 +42,46 @@ def rotated(g: RandomGraph, x: str, cos: str, sin: str, style: int) -> str:
     return g.node("Reshape", stacked, _int64(g, *g.shape(x)))
 
 
+def _turns(g: RandomGraph, x: str, positions: IntArray, size: int, wide: int) -> list[str]:
+    """Return cosines and sines of the angles of positions: constants, or computed from these."""
+    if g.coin():
+        turns = np.outer(positions, 0.1 ** np.arange(size // 2))
+        turns = np.concatenate([turns, turns], -1)[:, :wide]
+        return [g.constant(f(turns)) for f in (np.cos, np.sin)]
+    at = g.constant(positions[None], np.int64)
+    at = g.node("Cast", g.node("Unsqueeze", at, _int64(g, -1)), to=FLOAT)
+    angles = g.node("Mul", at, g.constant(0.1 ** np.arange(size // 2)[None]))
+    if wide == size:
+        angles = g.node("Concat", angles, angles, axis=-1)
+    if g.coin(0.7):  # of the data, so that nothing is constant
+        mean = g.node("ReduceMean", x, keepdims=0)
+        angles = g.node("Add", angles, g.node("Mul", mean, g.constant(0.1)))
+    return [g.node("Unsqueeze", g.node(kind, angles), _int64(g, 1)) for kind in ("Cos", "Sin")]
+
+
+def _masked(g: RandomGraph, scores: str, positions: IntArray) -> str:
+    """Return the scores of queries at these positions, some of which do not see all keys."""
+    how = g.dice.randrange(4)
+    if not how:
+        return scores
+    keys = np.arange(positions[-1] + 1)
+    allowed = keys <= positions[:, None]
+    if how == 2:
+        allowed &= keys > positions[:, None] - 3
+    mask = np.where(allowed, 0, g.dice.choice((-1e9, -np.inf, -3.4028235e38)))
+    if how == 3:
+        seen = g.constant(allowed[None, None], bool)
+        return g.node("Where", seen, scores, g.constant(-1e9))
+    return g.node("Add", scores, g.constant(mask[None, None] if g.coin() else mask))
+
+
 def _decoder(g: RandomGraph) -> None:
     """Attention with rotary angles, grouped heads, caches that are passed, and a causal mask."""
     x = g.need(3)
     batch, length, width = g.shape(x)
     heads, shared, size = g.dice.choice(((2, 1, 8), (4, 2, 4), (2, 2, 16), (4, 1, 16), (1, 1, 4)))
     past = g.dice.choice((0, 1, 3, 6))
+    at = np.arange(past, past + length)
     bias = g.coin(0.3)
 
     def projected(count: int) -> str:
@@ -57,26 +95,7 @@ def _decoder(g: RandomGraph) -> None:
     if g.coin(0.7):
         style = g.dice.randrange(3)
         wide = size if style == 0 else size // 2
-        if g.coin():
-            angles = np.outer(np.arange(past, past + length), 0.1 ** np.arange(size // 2))
-            angles = np.concatenate([angles, angles], -1)[:, :wide]
-            cos, sin = (g.constant(f(angles)) for f in (np.cos, np.sin))
-        else:  # computed from positions
-            at = g.constant(np.arange(past, past + length)[None], np.int64)
-            at = g.node("Cast", g.node("Unsqueeze", at, _int64(g, -1)), to=FLOAT)
-            angles = g.node("Mul", at, g.constant(0.1 ** np.arange(size // 2)[None]))
-            if wide == size:
-                angles = g.node("Concat", angles, angles, axis=-1)
-            if g.coin(0.7):
-                # of the data, so that nothing is constant
-                angles = g.node(
-                    "Add",
-                    angles,
-                    g.node("Mul", g.node("ReduceMean", x, keepdims=0), g.constant(0.1)),
-                )
-            cos, sin = (
-                g.node("Unsqueeze", g.node(kind, angles), _int64(g, 1)) for kind in ("Cos", "Sin")
-            )
+        cos, sin = _turns(g, x, at, size, wide)
         q, k = rotated(g, q, cos, sin, style), rotated(g, k, cos, sin, style)
     if past:
         caches = [g.input((batch, shared, past, size)) for _ in range(2)]
@@ -93,19 +112,7 @@ def _decoder(g: RandomGraph) -> None:
     scores = g.node("MatMul", q, g.node("Transpose", k, perm=[0, 1, 3, 2]))
     scale = g.constant(size**-0.5)
     scores = g.node("Mul", scores, scale)
-    how = g.dice.randrange(4)
-    if how:
-        keys = np.arange(past + length)
-        allowed = keys <= np.arange(past, past + length)[:, None]
-        if how == 2:
-            allowed &= keys > np.arange(past, past + length)[:, None] - 3
-        mask = np.where(allowed, 0, g.dice.choice((-1e9, -np.inf, -3.4028235e38)))
-        if how == 3:
-            scores = g.node(
-                "Where", g.constant(allowed[None, None], bool), scores, g.constant(-1e9)
-            )
-        else:
-            scores = g.node("Add", scores, g.constant(mask[None, None] if g.coin() else mask))
+    scores = _masked(g, scores, at)
     weights = g.node("Softmax", scores, axis=-1)
     y = g.node("Transpose", g.node("MatMul", weights, v), perm=[0, 2, 1, 3])
     y = g.node("Reshape", y, _int64(g, batch, length, heads * size))
