@@ -69,13 +69,7 @@ def elementwise(
         gathered[i] if i in gathered else walk_of(x, moved.get(i), y, cuts)
         for i, x in enumerate(operands)
     ]
-    axes = order(y.rank, y.format)
-    firsts = [sum(map(len, cuts[:axis])) for axis in range(y.rank)]
-    places = [firsts[axis] + i for axis in axes for i in range(len(cuts[axis]))]
-    flat = [size for axis in cuts for size in axis]
-    own = [s for axis, step in enumerate(y.strides) for s in inner_strides(cuts[axis], step)]
-    rows = [own, *(walk.strides for walk in walks), *(walk.slots for walk in walks)]
-    sizes, merged = merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
+    sizes, merged = _merged(y, walks, cuts)
     result, moves, slots = merged[0], merged[1 : len(walks) + 1], merged[len(walks) + 1 :]
     vector, reads = vector_of((y, *operands), sizes, merged, walks)
     index = index_type(y.extent, *(x.extent for x in operands))
@@ -116,6 +110,18 @@ def elementwise(
         note=chain.title,
         pitched=(y, *operands),
     )
+
+
+def _merged(
+    y: Tensor, walks: Sequence[Walk], cuts: Sequence[Ints]
+) -> tuple[Ints, tuple[Ints, ...]]:
+    """Return the fewest axes in memory order, and the strides of `y`, of walks, and of slots."""
+    firsts = [sum(map(len, cuts[:axis])) for axis in range(y.rank)]
+    places = [firsts[a] + i for a in order(y.rank, y.format) for i in range(len(cuts[a]))]
+    flat = [size for axis in cuts for size in axis]
+    own = [s for axis, step in enumerate(y.strides) for s in inner_strides(cuts[axis], step)]
+    rows = [own, *(walk.strides for walk in walks), *(walk.slots for walk in walks)]
+    return merge([flat[p] for p in places], [tuple(r[p] for p in places) for r in rows])
 
 
 def refusal(y: Tensor, operands: Sequence[Tensor], moved: Mapping[int, Movement]) -> str:

@@ -241,12 +241,7 @@ def multiply_packed_rows(
         scaled_prologue(scaled, op.K, a.dtype) if scaled else prologue_of(norm, op.K, a.dtype)
     )
     pitch = ceil_div(weights.row_factors, BANKS) * BANKS + BANKS
-    filling = FILLING if rows == 1 else FILLING_SEVERAL if planes == 1 else FILLING_PLANES
-    tile = choose(op, target, count, rows, filling)
-    tiles = 1 if tile.persistent == 0 else 2  # at a time
-    per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
-    beside = prologue.shared + tiles * between_sums(tile.warps * rows * planes)
-    tile = with_scales(tile, per_row, beside, target, count)
+    tile, tiles = _tile_of(first, count, pitch, prologue.shared, target)
     if tile.eights < count:
         return f"{weights.row_factors} bytes of scales per row"
     if between != ON_ITS_OWN and tile.persistent:
@@ -281,6 +276,27 @@ def multiply_packed_rows(
             f"{epilogue.title}"
         ).strip(),
     )
+
+
+def _tile_of(
+    layer: PackedLinear, count: int, pitch: int, shared: int, target: Target
+) -> tuple[RowTile, int]:
+    """Return the tile of a block, with room for scales and sums, and how many it has at a time.
+
+    Args:
+        layer: a product.
+        count: number of products.
+        pitch: bytes of the scales of a row of weights.
+        shared: bytes of shared memory that its prologue takes.
+        target: the GPU.
+    """
+    rows, planes = layer.rows, layer.planes
+    filling = FILLING if rows == 1 else FILLING_SEVERAL if planes == 1 else FILLING_PLANES
+    tile = choose(layer.weights.op, target, count, rows, filling)
+    tiles = 1 if tile.persistent == 0 else 2
+    per_row = tiles * (pitch + 4 * tile.warps * rows * planes)  # scales, and partial sums
+    beside = shared + tiles * between_sums(tile.warps * rows * planes)
+    return with_scales(tile, per_row, beside, target, count), tiles
 
 
 def _unscalable(norm: RowNorm, layer: PackedLinear) -> str | None:
