@@ -105,6 +105,12 @@ class ModelFileError(ModelError):
     exit_code = 2
 
 
+class NotADecoderError(ModelError):
+    """A model that does not generate tokens step by step, where one that does is needed."""
+
+    exit_code = 2
+
+
 class InputSizeError(InputError, ModelError):
     """Sizes of inputs that the model leaves open, and with which one of its nodes cannot run."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ..base.record import record
-from ..errors import ModelError, UnsupportedError, did_you_mean
+from ..errors import NotADecoderError, UnsupportedError, did_you_mean
 from ..ir.dtypes import FLOATS, DType
 from ..ir.graph import Graph, Value
 from ..ir.types import Dim
@@ -201,8 +201,8 @@ class DecoderLayout:
 
         Raises:
             UnsupportedError: it takes outputs of an encoder, and there is none.
-            ModelError: it is not a decoder; names the input or output that does not fit, and the
-                file.
+            NotADecoderError: it is not a decoder; names the input or output that does not fit, and
+                the file.
         """
         return _Reader(graph, file, pairs or {}).read(encoded=encoded)
 
@@ -234,15 +234,16 @@ class _Reader:
         if "ids" not in roles.values() and "embeddings" not in roles.values():
             taken = [name for name in rest if _is_ids(self._inputs[name])]
             if len(taken) != 1:
+                found = ", ".join(map(str, self._inputs.values()))
                 raise self._error(
-                    "it has no input of token ids, int64[batch,length]; a decoder calls it "
-                    f"input_ids (inputs: {', '.join(map(str, self._inputs.values()))})"
+                    "it is not a decoder: it has no input of token ids, int64[batch,length], "
+                    f"which decoders call input_ids (inputs: {found})"
                 )
             roles[taken[0]] = "ids"
             rest.remove(taken[0])
         if rest:
             raise self._error(
-                "its role is unknown: it is neither token ids, a mask nor positions, "
+                "a decoder has no such input: it is neither token ids, a mask nor positions, "
                 "nor a cache whose name an output has with present for past "
                 f"(outputs: {', '.join(self._outputs)}); name the pairs of caches if "
                 "their names differ in more",
@@ -257,9 +258,9 @@ class _Reader:
         unmasked = self._unmasked(caches, padding, inputs)
         return DecoderLayout(inputs, logits, caches, padding, constant, counter, unmasked)
 
-    def _error(self, reason: str, name: str = "", kind: str = "input") -> ModelError:
+    def _error(self, reason: str, name: str = "", kind: str = "input") -> NotADecoderError:
         where = f"{kind} '{name}'" if name else None
-        return ModelError(reason, file=self._file, where=where)
+        return NotADecoderError(reason, file=self._file, where=where)
 
     # ── pairs ────────────────────────────────────────────────────────────────────────────────
 
@@ -341,7 +342,7 @@ class _Reader:
         ]
         if len(found) != 1:
             raise self._error(
-                "it has no output of logits, float[batch,length,vocabulary] "
+                "it is not a decoder: it has no output of logits, float[batch,length,vocabulary] "
                 f"(outputs: {', '.join(map(str, self._outputs.values()))})"
             )
         return found[0]

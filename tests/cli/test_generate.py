@@ -131,7 +131,7 @@ def test_what_is_there_when_the_time_is_up_is_shown(tercet: Tercet) -> None:
         ((LLAMA, "-p", "a", "-p", "b", "--chat"), 2, "--chat takes one --prompt"),
         (("gone", "-p", "a"), 2, "gone: there is no such file or folder"),
         ((".", "-p", "a"), 4, "has neither genai_config.json nor config.json"),
-        (("classifier.onnx", "--ids", "1"), 4, "it has no input of token ids"),
+        (("classifier.onnx", "--ids", "1"), 2, "it is not a decoder: it has no input of token ids"),
         ((LLAMA, "-p", "a", "-b", "nunpy"), 2, "did you mean 'numpy'"),
         ((LLAMA, "-p", "a", "--top-p", "2"), 2, "--top-p 2: expected a number from 0 to 1"),
         ((LLAMA, "-p", "a " * 80), 2, "max_position_embeddings"),

@@ -224,8 +224,8 @@ def test_axes_of_caches(before: str, after: str, expected: tuple[object, ...]) -
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"past": "other"}, "m.onnx: input 'other': its role is unknown"),
-        ({"also": ", float[b,3] noise"}, "m.onnx: input 'noise': its role is unknown"),
+        ({"past": "other"}, "m.onnx: input 'other': a decoder has no such input"),
+        ({"also": ", float[b,3] noise"}, "m.onnx: input 'noise': a decoder has no such input"),
         ({"before": "b,q,p,h", "after": "b,q,p,h"}, "input 'past_key': .* has 3 axes of unknown"),
         ({"also": ", int64[b,1,1,n] attention_mask"}, r"a mask must be \[batch, length\]"),
     ],
