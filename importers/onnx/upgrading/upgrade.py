@@ -18,7 +18,7 @@ from ....runtime.ir.dtypes import TO_ONNX
 from ....runtime.ir.types import TensorType, ValueType
 from ....runtime.ops.shapes import MAX_RANK
 from ..source.raw import RawGraph, RawNode
-from . import upgrade_layers
+from . import gpu_layouts, upgrade_layers
 from .producers import meant
 from .rewrite import (
     NEWEST,
@@ -37,7 +37,7 @@ from .rewrite import (
 )
 
 #: Importing these modules registers their upgrades.
-__all__ = ["upgrade", "upgrade_layers"]
+__all__ = ["gpu_layouts", "upgrade", "upgrade_layers"]
 
 
 def upgrade(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
