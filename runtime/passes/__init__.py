@@ -55,6 +55,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after folding, which computes conditions; nodes of a branch then match the patterns below",
         at="If FlexAttention",
     ),
+    _pass("choose_rows", "behind it, for conditions that are not known", at="If"),
     _pass(
         "count_loops", "after folding, too; it determines the shapes of stacked results", at="Loop"
     ),

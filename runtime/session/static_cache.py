@@ -24,7 +24,6 @@ from ..errors import (
     PerformanceWarning,
     UnsupportedError,
 )
-from ..ir.grown import Grown
 from ..ir.infer import specialise
 from ..ir.types import Array, TensorType, constant_type
 from ..passes.bucketing import Bucket
@@ -40,12 +39,13 @@ from .chained_steps import ChainedSteps
 from .decoding import CachedDecoder, Greedy, first_positions, scores_at, scores_of
 from .model import Model
 from .narrow_caches import NarrowCaches
-from .padded_lengths import mixes_positions, rounded
+from .padded_lengths import are_alike, limits_of, rounded
 from .sampling import Following
 from .sampling_graph import SamplingGraph
 from .select_rows import RowsOf
 from .step_inputs import Embed, StepInputs, Tokens
 from .step_state import CHOSEN, Feedback
+from .step_types import length_of, types_of
 
 #: Maximum number of plans: that for a single token, and the last used for other token counts.
 MAX_PLANS = 4
@@ -102,12 +102,13 @@ class StaticCaches:
         self._chained: OrderedDict[tuple[SamplingGraph, int], ChainedSteps] = OrderedDict()
         self._rows = RowsOf(layout.logits.name, greedy=self._device is not HOST)
         self._stream = self._device.stream()
-        self._rounds = (
-            layout.step is None and layout.can_rewind and not mixes_positions(model.imported)
-        )
+        limits = limits_of(model.imported)
+        self._rounds = layout.step is None and layout.can_rewind and limits is not None
+        self._limits = limits or ()
         capacity = inputs.capacity
         self._room = room if capacity is None else min(room, capacity)
         self._spare = 0
+        self._singly = False
         self._narrow = NarrowCaches.of(layout, model.options)
         try:
             for name, data in given.items():
@@ -155,7 +156,7 @@ class StaticCaches:
     def _filled(self, each: CachePair, room: int, before: Mapping[str, Array]) -> Array:
         """Return the contents of a cache with room for `room` positions; see `_allocated`."""
         dtype = each.dtype if self._narrow is None else self._narrow.half
-        data = np.zeros(each.sizes(self._inputs.batch, _length_of(each, room)), dtype)
+        data = np.zeros(each.sizes(self._inputs.batch, length_of(each, room)), dtype)
         if each.past in before:
             with np.errstate(over="ignore"):
                 data[tuple(map(slice, before[each.past].shape))] = before[each.past]
@@ -313,23 +314,8 @@ class StaticCaches:
 
     def _types(self, count: int) -> dict[str, TensorType]:
         """Return the types of the inputs of a step of `count` tokens."""
-        runs = self._room - count + 1
-        short, long = (self._samples(count, before) for before in (0, 1))
-        types = {
-            name: TensorType(data.dtype, _grown(data.shape, long[name].shape, runs))
-            for name, data in short.items()
-        }
-        for role in ("use_cache", "logits_to_keep"):
-            if (known := self._layout.inputs.get(role)) is not None:
-                types[known.name] = constant_type(short[known.name])
-        for each in self._layout.caches:
-            sizes = each.sizes(self._inputs.batch, _length_of(each, self._room))
-            shape = tuple(
-                Grown(0, 1, runs) if each.grows and axis == each.axis else size
-                for axis, size in enumerate(sizes)
-            )
-            types[each.past] = TensorType(each.dtype, shape)
-        return types | {name: view.type for name, view in self._given.items()}
+        found = types_of(self._inputs, count, self._room)
+        return found | {name: view.type for name, view in self._given.items()}
 
     def _returns_all(self, count: int) -> bool:
         """Whether the model returns the scores of all positions of a step, as far as known."""
@@ -340,11 +326,6 @@ class StaticCaches:
             return False
         shape = shape_of(bound.outputs[name])
         return shape is not None and len(shape) == 3 and shape[1] == count
-
-    def _samples(self, count: int, before: int) -> dict[str, Array]:
-        """Return the inputs of a step of `count` tokens after `before` others."""
-        read, new = (Tokens.dummy(self._inputs.batch, size) for size in (before, count))
-        return self._inputs.feeds(read, new, cached=True)
 
     def _moved(self, program: BucketProgram) -> Iterator[Run]:
         """Yield a copy for each cache that a program does not write in place.
@@ -365,6 +346,15 @@ class StaticCaches:
     # ── running ──────────────────────────────────────────────────────────────────────────────
 
     def run(self, read: Tokens, new: Tokens) -> Array:
+        if not self._are_single(read, new):
+            return self._run_at_once(read, new)
+        scores = list[Array]()
+        for i in range(new.length):
+            scores.append(self._run_at_once(read, new[i : i + 1]))
+            read = read.then(new[i : i + 1])
+        return np.concatenate(scores, 1)
+
+    def _run_at_once(self, read: Tokens, new: Tokens) -> Array:
         size = self._rounded(read.length, new.length)
         program = self._program_behind(read.length, _Step(size, selects=False))
         found = self._run(program, read, new.extended(size))
@@ -373,11 +363,11 @@ class StaticCaches:
             return scores[:, : new.length]
         if size > new.length:  # only those of the last position, which was padding
             self._rounds = False
-            return self.run(read, new)
+            return self._run_at_once(read, new)
         return scores
 
     def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
-        if not self._selects:
+        if not self._selects or self._are_single(read, new, selects=True):
             return scores_at(self.run(read, new), rows, new.length)
         program, found = self._run_rows(read, new, rows)
         if not self._rows.greedy:
@@ -386,7 +376,8 @@ class StaticCaches:
         return fetched(plan.outputs[self._rows.output])[:, 0]
 
     def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
-        if not self._selects or not self._rows.greedy:
+        is_all = not self._selects or self._are_single(read, new, selects=True)
+        if is_all or not self._rows.greedy:
             return Greedy.of(self.run_rows(read, new, rows))
         _, found = self._run_rows(read, new, rows)
         return Greedy(found[self._rows.place].ravel(), found[self._rows.score].ravel())
@@ -399,6 +390,26 @@ class StaticCaches:
         rows = rows[:, None, None]
         return program, self._run(program, read, extended, {self._rows.rows: rows})
 
+    def _are_single(self, read: Tokens, new: Tokens, *, selects: bool = False) -> bool:
+        """Whether tokens are read one by one, as a step of several has no plan for all lengths.
+
+        Some models take several only if nothing was read before: masks have the size of a step.
+        """
+        if self._singly or new.length == 1:
+            return self._singly and new.length > 1
+        try:
+            self._program_behind(
+                read.length, _Step(self._rounded(read.length, new.length), selects)
+            )
+        except UnsupportedError as error:
+            if self._layout.step is not None or not new.mask[:, -1].all():
+                raise  # padding behind a prompt
+            self._singly = True
+            if self._device is not HOST:
+                text = f"a prompt is read token by token: {error}"
+                warnings.warn(text, PerformanceWarning, stacklevel=2)
+        return self._singly
+
     def _rounded(self, read: int, count: int) -> int:
         """Return the number of tokens to read instead of `count`: the next power of two.
 
@@ -407,7 +418,8 @@ class StaticCaches:
         """
         size, capacity = rounded(count), self._inputs.capacity
         fits = capacity is None or read + size <= capacity
-        return size if self._rounds and fits else count
+        is_same = are_alike(read + count, read + size, self._limits)
+        return size if self._rounds and fits and is_same else count
 
     def _run(
         self,
@@ -485,13 +497,3 @@ def static_decoder(
     """
     inputs = StepInputs.of(model, layout, batch, capacity, embed)
     return CachedDecoder(inputs, StaticCaches(model, inputs))
-
-
-def _length_of(each: CachePair, room: int) -> int:
-    return room if each.grows else each.room or each.window or room
-
-
-def _grown(short: tuple[int, ...], long: tuple[int, ...], runs: int) -> tuple[int | Grown, ...]:
-    """Return a shape whose sizes grow as much per step as from `short` to `long`."""
-    sizes = zip(short, long, strict=True)
-    return tuple(Grown(a, b - a, runs) if b > a else a for a, b in sizes)

@@ -15,7 +15,7 @@ from ..runtime.session.decoding import Decoder, on_host
 from ..runtime.session.model import Model
 from ..runtime.session.open_decoder import open_decoder, open_encoded
 from ..runtime.session.opened_caches import Open, opened
-from ..runtime.session.padded_lengths import mixes_positions
+from ..runtime.session.padded_lengths import limits_of
 from .encoder import Encoder, Load
 from .folder import Expected, ModelFolder
 
@@ -102,7 +102,7 @@ class Models(Closable):
         graphs = [each.imported for each in (self.model, *self.others)]
         on_host = self.model.backends[0].device is HOST
         is_masked = "encoder_mask" in self.layout.inputs and bool(self.layout.caches)
-        return is_masked and not on_host and not any(map(mixes_positions, graphs))
+        return is_masked and not on_host and all(limits_of(each) == frozenset() for each in graphs)
 
     def open(self, batch: int, capacity: int | None, open_: Open = opened) -> Decoder:
         """Return a decoder for this many sequences, with empty caches; the caller closes it.

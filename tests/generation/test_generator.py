@@ -11,6 +11,7 @@ import pytest
 
 import tercet
 from tercet import Generator, InputError, ModelError, UsageError
+from tercet.runtime.session.static_cache import StaticCaches
 
 from .folders import DECODERS, Opened, copied, rewrite, told
 from .stepwise import Stepwise
@@ -91,6 +92,20 @@ def test_folders_of_onnxruntime_genai(name: str) -> None:
         assert found.ids == [expected["penalty"]]
         both = generator.generate(expected["prompts"], max_new_tokens=12).ids
         assert both == [row[:12] for row in expected["alone"]]
+
+
+def test_rotations_that_are_others_in_long_texts() -> None:
+    """Tables of angles have different lengths; steps of one plan read rows of both."""
+    name = "genai_phi3long_fp32"
+    expected = told(name)
+    with Generator(DECODERS / name) as generator:
+        for ids, wanted in zip(expected["ids"], expected["alone"], strict=True):
+            assert generator.generate_ids(ids, max_new_tokens=32).ids == [wanted]
+        assert isinstance(generator._writer.opened(1).store, StaticCaches)
+    with Generator(DECODERS / name, reuse=True) as generator:
+        ids, wanted = expected["ids"][0], expected["alone"][0]
+        generator.generate_ids(ids[:-1], max_new_tokens=1)
+        assert generator.generate_ids(ids, max_new_tokens=32).ids == [wanted]
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,17 @@ def test_tokens_are_those_of_caches_that_are_handed_on(
         assert said(decoder, 5)[0] == tokens[:5]
 
 
+@pytest.mark.parametrize(("before", "count"), [(13, 3), (5, 9), (12, 2), (16, 3)])
+def test_steps_are_not_padded_beyond_a_limit(before: int, count: int, on_numpy: OnNumpy) -> None:
+    """Beyond 16 positions, angles of rotations are others."""
+    model = on_numpy(PRODUCERS / "decoders" / "genai_phi3long_fp32" / "model.onnx")
+    ids = np.arange(3, 3 + before + count)[None]
+    layout = DecoderLayout.of(model.imported)
+    with static(model) as decoder, passed_decoder(model, layout, 1, CAPACITY) as plain:
+        for part in (ids[:, :before], ids[:, before:]):
+            np.testing.assert_allclose(decoder.read(part), plain.read(part), atol=2e-5)
+
+
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 @pytest.mark.parametrize(
     "name",

@@ -95,6 +95,7 @@ BUILT = {
     "qwen2": ("fp16", "cuda"),
     "phi3": ("fp32", "cpu"),
     "gemma2": ("int4", "cpu"),
+    "phi3long": ("fp32", "cpu"),
 }
 #: Those with states of all that was read, which have a folder of their own.
 RECURRENT = {"lfm2": ("fp32", "cpu"), "qwen3_5": ("fp32", "cpu")}
@@ -255,6 +256,12 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
         "phi3": lambda: hf.Phi3ForCausalLM(
             hf.Phi3Config(**sizes, original_max_position_embeddings=64)
         ),
+        "phi3long": lambda: hf.Phi3ForCausalLM(
+            hf.Phi3Config(
+                **{**sizes, "original_max_position_embeddings": 16},
+                rope_parameters=_two_rotations(8),
+            )
+        ),
         "gemma2": lambda: hf.Gemma2ForCausalLM(
             hf.Gemma2Config(**{**sizes, "num_hidden_layers": 2}, head_dim=16, sliding_window=8)
         ),
@@ -275,6 +282,13 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
     (folder / "model.onnx.data").unlink(missing_ok=True)
     if device == "cpu":
         (folder / "expected.json").write_text(json.dumps(by_genai(folder)) + "\n")
+
+
+def _two_rotations(pairs: int) -> dict[str, Any]:
+    """Return the angles of Phi-3.5 and Phi-4-mini, which are others in texts beyond a length."""
+    short, long = ([step * (1 + i) for i in range(pairs)] for step in (1.0, 1.5))
+    kind = {"type": "longrope", "rope_type": "longrope", "rope_theta": 1e4}
+    return {**kind, "short_factor": short, "long_factor": long}
 
 
 def _qwen3_5(hf: Any, sizes: dict[str, Any]) -> Any:
