@@ -79,7 +79,10 @@ def test_the_chat_template(optimum: tuple[Generator, Any]) -> None:
 # ── onnxruntime-genai's tokens ───────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("name", ["genai_llama_int4", "genai_phi3_fp32", "genai_gemma2_int4"])
+@pytest.mark.parametrize(
+    "name",
+    ["genai_llama_int4", "genai_phi3_fp32", "genai_gemma2_int4", "genai_masked_fp16"],
+)
 def test_folders_of_onnxruntime_genai(name: str) -> None:
     expected = told(name)
     with Generator(DECODERS / name) as generator:

@@ -42,7 +42,10 @@ CAPACITY = 32
 HALVES = {"float16": float16, "bfloat16": bfloat16}
 PROMPT = np.array([[3, 17, 5, 9]], np.int64)
 #: Exporters declare types that their graphs contradict, and one symbol for sizes that differ.
-pytestmark = pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::tercet.ModelWarning"),
+    pytest.mark.filterwarnings("ignore:a prompt is read token by token:tercet.PerformanceWarning"),
+]
 
 
 def static(model: tercet.Model, capacity: int = CAPACITY, batch: int = 1) -> StaticCacheDecoder:

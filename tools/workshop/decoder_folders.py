@@ -96,6 +96,7 @@ BUILT = {
     "phi3": ("fp32", "cpu"),
     "gemma2": ("int4", "cpu"),
     "phi3long": ("fp32", "cpu"),
+    "masked": ("fp16", "cpu"),  # computes masks, and repeats keys and values
 }
 #: Those with states of all that was read, which have a folder of their own.
 RECURRENT = {"lfm2": ("fp32", "cpu"), "qwen3_5": ("fp32", "cpu")}
@@ -252,6 +253,9 @@ def by_builder(family: str, folder: Path, scratch: Path) -> None:
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}  # heads of 16, as GQA wants them
     kinds: dict[str, Callable[[], Any]] = {
         "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)),
+        "masked": lambda: hf.LlamaForCausalLM(
+            hf.LlamaConfig(**{**sizes, "hidden_size": 16, "num_attention_heads": 2})
+        ),
         "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**sizes)),
         "phi3": lambda: hf.Phi3ForCausalLM(
             hf.Phi3Config(**sizes, original_max_position_embeddings=64)
