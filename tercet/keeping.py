@@ -24,6 +24,7 @@ from .runtime.passes.driver import VERIFY
 from .runtime.session.freeze import FROZEN
 from .runtime.session.kept_plans import KeptModel
 from .runtime.session.refit import WEIGHTS
+from .runtime.session.whole_caches import WHOLE_CACHES
 
 #: Environment variable: ``0`` makes every plan anew, and keeps none.
 PLANS = "TERCET_PLANS"
@@ -61,7 +62,8 @@ def kept_model(
     if any(text is None or " at 0x" in text for text in chosen):
         return None
     try:
-        parts = (_made_by(), path, repr((backend, fallback)), *filter(None, chosen))
+        around = backend, fallback, WHOLE_CACHES.get()
+        parts = (_made_by(), path, repr(around), *filter(None, chosen))
         key = "\0".join(parts).encode(errors="surrogateescape")
         return KeptModel(options.cache, path, key)
     except (OSError, ValueError):  # of the package; of the model the importer says more

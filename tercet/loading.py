@@ -20,6 +20,7 @@ from .runtime.ir.custom import with_custom
 from .runtime.ops import OPERATORS
 from .runtime.options import Options
 from .runtime.plan.keeping import marks_of
+from .runtime.session.whole_caches import WHOLE_CACHES
 
 if TYPE_CHECKING:
     from .importers.onnx import Imported, Loadable
@@ -55,6 +56,7 @@ def loaded(
             operators={**OPERATORS, **custom},
             external_data_dir=external_data_dir,
             map_external_data=map_external_data,
+            whole_caches=WHOLE_CACHES.get(),
         )
 
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):

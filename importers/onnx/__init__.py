@@ -17,6 +17,7 @@ from .reading.gradient import write_out_gradients
 from .reading.parse import parse
 from .reading.read import read
 from .reading.texts import Loadable
+from .reading.whole_windows import with_whole_caches
 from .source.limits import Limits
 
 __all__ = ["Imported", "Limits", "Loadable", "load"]
@@ -56,6 +57,7 @@ def load(
     limits: Limits | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     map_external_data: bool = True,
+    whole_caches: bool = False,
 ) -> Imported:
     """Import an ONNX model of any opset.
 
@@ -71,6 +73,7 @@ def load(
         external_data_dir: the only folder in which external data may be; see `external_data_in` for
             the default.
         map_external_data: False reads external data at once, so that files may change afterwards.
+        whole_caches: whether caches of sliding windows become caches of all positions.
 
     Raises:
         ModelError: the file cannot be read or violates the ONNX specification.
@@ -80,6 +83,8 @@ def load(
     proto, source = read(model, limits or Limits(), external_data_dir)
     source = replace(source, maps_data=map_external_data)
     raw = parse(proto, source)
+    if whole_caches:
+        raw = with_whole_caches(raw)
     graph, warnings = bind(raw, OPERATORS if operators is None else operators, source)
     write_out_gradients(graph, source)
     return Imported(

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import weakref
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -190,9 +191,16 @@ def changed_numpy(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
+def owned_caches(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Load for a caller that owns the caches."""
+    patch.setattr(keeping, "WHOLE_CACHES", ContextVar("whole", default=True))
+    return {}
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        owned_caches,
         changed_file,
         changed_data,
         linked_data,
