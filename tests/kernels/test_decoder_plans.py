@@ -29,6 +29,7 @@ from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.static_cache import static_decoder
+from tercet.runtime.session.whole_caches import whole_caches
 from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .emulator import EmulatedDevice
@@ -107,6 +108,22 @@ def test_a_float32_file_in_half_precision_has_the_kernels_of_a_file_of_halves(
         assert kinds.count("RotaryEmbedding") == kinds.count("TensorScatter") == 2
         assert kinds.count("RMSNormalization") == (2 if "qwen3" in name else 0)
         assert not any("scatter" in kernel.replace("ScatterND", "") for kernel in kernels(plan))
+
+
+@pytest.mark.parametrize("name", ["genai_phi3long_fp32", "genai_gemma2_int4"])
+def test_long_texts_and_windows_take_no_other_kernels(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Angles are chosen by row, and caches of windows drop nothing."""
+    path = DECODERS / name / "model.onnx"
+    with whole_caches(), following(path, SamplingSettings(), monkeypatch, "float16") as plan:
+        rows = [row for row in plan.rows if row.kind == "step" and "attention" in row.kernel]
+        kinds = [[node.kind for node in row.nodes] for row in rows]
+        assert len(kinds) == (2 if "gemma2" in name else 1)
+        for each in kinds:
+            assert each.count("RotaryEmbedding") == each.count("TensorScatter") == 2
+        found = kernels(plan)
+        assert not any("gather_nd" in kernel or "concat" in kernel for kernel in found)
 
 
 def test_queries_keys_and_values_are_one_product_of_packed_weights(
