@@ -11,6 +11,7 @@ import pytest
 
 import tercet
 from tercet import Generator, InputError, ModelError, UsageError
+from tercet.runtime.session.decoding import CachedDecoder
 from tercet.runtime.session.static_cache import StaticCaches
 
 from .folders import DECODERS, Opened, copied, rewrite, told
@@ -104,7 +105,9 @@ def test_rotations_that_are_others_in_long_texts() -> None:
     with Generator(DECODERS / name) as generator:
         for ids, wanted in zip(expected["ids"], expected["alone"], strict=True):
             assert generator.generate_ids(ids, max_new_tokens=32).ids == [wanted]
-        assert isinstance(generator._writer.opened(1).store, StaticCaches)
+        decoder = generator._writer.opened(1)
+        assert isinstance(decoder, CachedDecoder)
+        assert isinstance(decoder.store, StaticCaches)
     with Generator(DECODERS / name, reuse=True) as generator:
         ids, wanted = expected["ids"][0], expected["alone"][0]
         generator.generate_ids(ids[:-1], max_new_tokens=1)
