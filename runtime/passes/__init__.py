@@ -311,6 +311,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "before folding into weights, whose layers get their parts of what follows their Concat",
     ),
     _pass(
+        "pad_rows",
+        "after it, which adds constants to the parts of a Concat",
+        at="Concat, MatMul, Transpose",
+    ),
+    _pass(
         "fold_batchnorm",
         "Conv, ConvTranspose and Gemm absorb a following BatchNormalization",
         at="BatchNormalization",

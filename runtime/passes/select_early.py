@@ -132,6 +132,15 @@ def _can_select(node: Node, maker: Node, axes: Axes) -> bool:
     return all(takes(type(node.op), value.tensor.dtype) for value in operands)
 
 
+def _norm_of_row(
+    maker: Node, selection: _Selection
+) -> LayerNormalization | RMSNormalization | None:
+    """Return the norm of a single row without its axis, so that no view separates its reader."""
+    op = maker.op
+    is_norm = isinstance(op, LayerNormalization | RMSNormalization)
+    return op if is_norm and selection.drops else None
+
+
 def _content(value: Value | None) -> Hashable:
     """Return what identifies a list of indices."""
     return value if value is None or value.data is None else tuple(value.data.reshape(-1).tolist())
@@ -172,12 +181,16 @@ class _Selections:
             behind = selection.axis + 1
             sizes = (size if isinstance(size, int) else 0 for size in shape[behind:])
             op, inputs[1] = Reshape(), add.integers((*(0 for _ in range(behind)), *sizes), "shape")
+        norm = _norm_of_row(maker, selection)
+        if norm is not None:
+            inputs[0] = add(Squeeze(), inputs[0], add.integers((selection.axis,), "axis"))
+            op = with_attributes(norm, axis=norm.axis % len(shape) - len(shape))
         new = add.node(op, *inputs, outputs=len(maker.outputs))
         for old, result in zip(maker.outputs, new.outputs, strict=True):
             if (own := equal.get(old)) is None:
                 continue
             reader = own.node
-            if own.drops:
+            if own.drops and norm is None:
                 place = add.integers((own.axis,), "axis")
                 at = Builder(self.graph, reader, reader.name, (reader,))
                 result = at(Squeeze(), result, place)
@@ -203,12 +216,13 @@ class _Selections:
         return found if len(found) == 1 or isinstance(maker.op, Split) else {}
 
     def _is_computed(self, queries: Value | None, selection: _Selection) -> bool:
-        """Whether queries can be selected before they are computed; parts of rows cannot."""
+        """Whether queries can be selected before they are computed, or from the parts of rows."""
         maker, shape = None if queries is None else queries.producer, shape_of(queries)
-        if queries is None or maker is None or shape is None or isinstance(maker.op, Split):
+        if queries is None or maker is None or shape is None:
             return False
         is_alone = self.graph.sole_consumer(queries) is not None
-        return is_alone and _axes(maker, shape, selection) is not None
+        is_part = isinstance(maker.op, Split)
+        return is_alone and (is_part or _axes(maker, shape, selection) is not None)
 
     def _selected(self, selection: _Selection, value: Value, axis: int) -> Value:
         """Return the selection of an operand, reusing that of another reader."""

@@ -187,11 +187,13 @@ def _is_fixed(value: Value) -> bool:
 
 def _plus(add: Builder, part: Value, piece: Array) -> Value:
     """Return the sum of a part and a constant, which is added before the part is repeated."""
-    node, constant = part.producer, add.constant(piece, "addend")
+    node = part.producer
+    if part.data is not None:
+        return add.constant(part.data + piece, "addend")
     if node is None or not _is_fixed(part) or len(piece) > 1:
-        return add(Add(), part, constant)
+        return add(Add(), part, add.constant(piece, "addend"))
     source, sizes = node.operands
-    return add(Expand(), add(Add(), source, constant), sizes)
+    return add(Expand(), _plus(add, source, piece), sizes)
 
 
 def _joined(graph: Graph, node: Node) -> int | None:

@@ -177,6 +177,22 @@ def test_linear_places_need_no_table() -> None:
     assert (walk.origin, walk.strides[-2:], walk.table) == (7, (14, 1), None)
 
 
+def test_a_table_has_only_what_is_not_linear() -> None:
+    """Rows of patches with a row of zeros in front: places of rows, and the pixels of a patch."""
+    chain = Chain(2, 3, 8, 12).add(Reshape(), [2, 3, 2, 4, 3, 4]).transpose(0, 2, 4, 1, 3, 5)
+    graph = chain.add(Reshape(), [2, 6, 48]).add(Pad(), [0, 1, 0, 0, 0, 0]).graph
+    found = movement(graph.nodes)
+    assert found is not None
+    walk = found.walk(Tensor(found.x))
+    assert walk.table is not None
+    assert walk.table.tolist() == [-1, 0, 4, 8, 48, 52, 56]
+    assert walk.strides[-3:] == (96, 12, 1)
+    graph.set_outputs({"y": chain.value})
+    (launch,) = launches(planned(graph))
+    constants = dict(launch.constants)
+    assert (constants["VECTOR"], constants["INNER0"]) == (4, 4)
+
+
 # ── what reads them ──────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.op import Op
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add, Gelu, Mul, Sigmoid
 from tercet.runtime.ops.gather import Gather, GatherND
@@ -94,6 +95,38 @@ def test_an_attention_computes_the_queries_that_are_read(
     after, _ = optimised(graph)
     assert rows_of(after, "Attention") == [1]
     assert sorted(map(str, rows_of(after, "MatMul")))[:2] == ["1", "1"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("select", [first, several, last], ids=lambda f: f.__name__)
+def test_queries_among_keys_and_values(select: Build) -> None:
+    """One product computes all three of every row; only some queries attend."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH))
+        q, k, v = g.insert(Split(axis=-1, num_outputs=3), [y], 3).outputs
+        y = apply(g, Attention(q_num_heads=2, kv_num_heads=2), q, k, v)
+        return select(g, apply(g, Add(), apply(g, MatMul(), y, normal(WIDTH, WIDTH)), x))
+
+    graph = make(build, (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    count = 3 if select is several else 1
+    assert rows_of(after, "Attention") == [count]
+    assert rows_of(after, "MatMul") == [ROWS, count]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("norm", [LayerNormalization(axis=2), RMSNormalization()], ids=str)
+def test_a_classifier_reads_a_norm_without_a_view(norm: Op) -> None:
+    """The axis of a single row is dropped in front of the norm."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, norm, apply(g, Gelu(), x), normal(WIDTH))
+        return apply(g, Gemm(transB=1), first(g, y), normal(5, WIDTH))
+
+    graph = make(build, (BATCH, ROWS, WIDTH))
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Gather", "Gelu", "Squeeze", type(norm).__name__, "Gemm"]
     assert_same(graph, after)
 
 

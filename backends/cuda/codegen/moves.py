@@ -110,10 +110,10 @@ class Movement(Whole):
             return Walk(origin, tuple(strides), None, (0,) * rank)
         sums = sum((at * stride for at, stride in loose), start=np.zeros((1,) * rank, np.int64))
         outside = np.logical_or.reduce(np.broadcast_arrays(*(at < 0 for at, _ in loose)))
-        if not outside.any() and (steps := linear(sums)) is not None:
-            strides = [s + step for s, step in zip(strides, steps, strict=True)]
-            return Walk(origin + int(sums.flat[0]), tuple(strides), None, (0,) * rank)
-        table: Array = np.where(outside, -1, sums).astype(np.int32)
+        table, steps = _looked_up(sums, outside)
+        strides = [s + step for s, step in zip(strides, steps, strict=True)]
+        if table.size == 1 and table.flat[0] >= 0:
+            return Walk(origin + int(table.flat[0]), tuple(strides), None, (0,) * rank)
         slots = (prod(table.shape[i + 1 :]) if n > 1 else 0 for i, n in enumerate(table.shape))
         return Walk(origin, tuple(strides), table.reshape(-1), tuple(slots))
 
@@ -259,6 +259,31 @@ def linear(at: Array) -> Ints | None:
         along = np.arange(size).reshape([-1 if i == axis else 1 for i in range(at.ndim)])
         wanted = wanted + steps[-1] * along
     return tuple(steps) if (wanted == at).all() else None
+
+
+def _looked_up(sums: Array, outside: Array) -> tuple[Array, Ints]:
+    """Return the places that are not linear in the positions, and the steps along each axis.
+
+    Args:
+        sums: the place of each element.
+        outside: which elements are zeros, broadcast to these.
+
+    Returns:
+        The table, int32, with size 1 along axes with a step, -1 for zeros; and the steps.
+    """
+    outside, steps = np.broadcast_to(outside, sums.shape), [0] * sums.ndim
+    for axis in range(sums.ndim):
+        first, zeros = sums.take([0], axis), outside.take([0], axis)
+        size = sums.shape[axis]
+        if size == 1 or (outside != zeros).any():
+            continue
+        apart = (sums - first)[~outside].reshape(-1)
+        along = np.arange(size).reshape([-1 if i == axis else 1 for i in range(sums.ndim)])
+        places = np.broadcast_to(along, sums.shape)[~outside]
+        step = int(apart[places == 1][0]) if apart.size else 0
+        if (apart == step * places).all():
+            sums, outside, steps[axis] = first, zeros, step
+    return np.where(outside, -1, sums).astype(np.int32), tuple(steps)
 
 
 # ── composing ────────────────────────────────────────────────────────────────────────────────────
