@@ -342,6 +342,7 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after batch norms are folded, so that branches consist of weights only",
         at="Conv Gemm",
     ),
+    _pass("merge_sums", "again, of convolutions that have their batch norms", at="Conv, Add Sum"),
     _pass(
         "pool_globally",
         "before what knows the mean of all pixels by its operator",

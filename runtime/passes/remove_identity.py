@@ -203,6 +203,13 @@ def _expanded(graph: Graph, node: Node) -> Iterator[str]:
         yield f"Tile '{node.name}' repeats axes of one element"
 
 
+def _added(graph: Graph, node: Node) -> Iterator[str]:
+    """Make a Sum of two tensors an Add, which patterns match (Caffe2's ResNets)."""
+    if len(node.inputs) == 2:
+        stand_in(graph, [node], node, Add(), node.inputs)
+        yield f"Sum '{node.name}' has two operands"
+
+
 def _neutral(graph: Graph, node: Node) -> Iterator[str]:
     """Replace an operation with a constant that changes no element of the other operand."""
     shape = shape_of(node.output)
@@ -429,6 +436,7 @@ _RULES: dict[type[Any], Callable[[Node], bool]] = {
 #: of recurrent layers are zeros at first unless they are given.
 _REWRITES: dict[type[Any], Callable[[Graph, Node], Iterator[str]]] = {
     OneHot: _cast_values,
+    Sum: _added,
     Tile: _expanded,
     ReduceMax: _of_one,
     ReduceMean: _of_one,

@@ -9,10 +9,10 @@ import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Relu
+from tercet.runtime.ops.elementwise import Add, Relu, Sum
 from tercet.runtime.ops.pool import GlobalAveragePool
 
-from .graphs import Build, apply, assert_same, kinds, make, normal, optimised
+from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised
 
 SHAPE = (2, 8, 7, 5)
 
@@ -100,3 +100,27 @@ def test_others_stay(name: str) -> None:
     after, log = optimised(graph, skip=("pad_channels", "merge_branches"))
     assert "merge_sums" not in log.counts
     assert_same(graph, after)
+
+
+@pytest.mark.parametrize("total", [Add, Sum])
+def test_convolutions_with_batch_norms(total: type[Add | Sum]) -> None:
+    """Caffe2 writes a Sum, and its ResNets keep their batch norms."""
+
+    def build(g: Graph, x: Value) -> Value:
+        narrow = apply(g, Relu(), batchnorm(g, conv(g, x, 8, 16, 3), 16))
+        parts = [batchnorm(g, conv(g, narrow, 16, 32), 32), batchnorm(g, conv(g, x, 8, 32), 32)]
+        return apply(g, Relu(), apply(g, total(), *parts))
+
+    graph = make(build, SHAPE)
+    after, log = optimised(graph)
+    assert log.counts["merge_sums"] == 1
+    assert kinds(after) == ["Conv", "Relu", "Concat", "Conv", "Relu"]
+    assert_same(graph, after, *SHAPE)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_sum_of_two_tensors_is_an_addition(count: int) -> None:
+    graph = make(lambda g, x: apply(g, Sum(), *(apply(g, Relu(), x) for _ in range(count))), SHAPE)
+    after, _ = optimised(graph)
+    assert ("Sum" in kinds(after)) == (count > 2)
+    assert_same(graph, after, *SHAPE)
