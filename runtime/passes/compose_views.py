@@ -13,6 +13,7 @@ from ..ir.op import Op
 from ..ops.movement import Transpose
 from ..ops.shape import RESHAPES, Reshape
 from .cut_before_transposes import (
+    cut_before_merges,
     cut_before_transposes,
     cut_columns,
     cut_merged_heads,
@@ -51,6 +52,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     yield from transpose_whole(graph)
     yield from cut_columns(graph)
     yield from cut_merged_heads(graph)
+    yield from cut_before_merges(graph)
     yield from cut_before_transposes(graph)
     yield from slice_before_transposes(graph)
     yield from _compose(graph, lambda node: True)

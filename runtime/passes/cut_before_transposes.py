@@ -8,7 +8,7 @@ from math import prod
 
 from ..ir.chains import chain_behind
 from ..ir.graph import Graph, Node, Value
-from ..ops.cuts import axes_of, place_of, split_sizes
+from ..ops.cuts import axes_of, part_of, place_of, split_sizes
 from ..ops.elementwise import Mul
 from ..ops.gather import Gather
 from ..ops.matmul import MatMul
@@ -77,6 +77,42 @@ def cut_columns(graph: Graph) -> Iterator[str]:
         graph.replace(node, made)
         drop(graph, view)
         yield f"Split '{name}' cuts rows, of which {len(made)} parts are split into axes"
+
+
+def cut_before_merges(graph: Graph) -> Iterator[str]:
+    """Cut the source of a Transpose whose first axis is cut behind a Reshape of the other ones.
+
+    Queries, keys and values whose samples and heads are one axis before they are cut (SAM, ViTDet):
+    cut first, each is a view of columns of rows, which attention reads in place.
+    """
+    for view in list(graph.nodes):
+        made = view.operands[0].producer if isinstance(view.op, Reshape) else None
+        if made is None or not isinstance(made.op, Transpose) or graph.is_output(view.output):
+            continue
+        source, dims, after = made.operands[0], shape_of(made.inputs[0]), shape_of(view.output)
+        perm = made.op.order(len(dims or ()))
+        inner = static_dims(dims[perm[0] + 1 :]) if dims else None
+        if not dims or not after or inner is None or not inner or prod(inner) % _WORD:
+            continue
+        parts = [part for reader in view.output.consumers for part in reader.outputs]
+        cuts = [part_of(part) for part in parts]
+        places = [c.places.start for c in cuts if c and c[:2] == (view.output, 0)]
+        one = all(len(c.places) == 1 for c in cuts if c)
+        if len(places) < max(len(parts), 2) or not one or dims[perm[0]] != after[0]:
+            continue
+        if sum(not isinstance(size, int) for size in after[1:]) > 1:
+            continue
+        for part, place in zip(parts, places, strict=True):
+            add = Builder(graph, view, part.name, (view,))
+            piece = add.slice(source, perm[0], place, place + 1)
+            piece = add(Squeeze(), piece, add.integers([perm[0]], "axes"))
+            rest = tuple(axis - (axis > perm[0]) for axis in perm[1:])
+            piece = add(Transpose(perm=rest), piece)
+            kept = len(shape_of(part) or ()) - len(after[1:])
+            graph.redirect(part, add.shaped(piece, ((1,) * kept) + after[1:]))
+        for reader in list(view.output.consumers):
+            drop(graph, reader)
+        yield f"Reshape '{view.name}' is behind {len(parts)} parts, which are cut before it"
 
 
 def cut_merged_heads(graph: Graph) -> Iterator[str]:

@@ -15,11 +15,12 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
-from tercet.runtime.ops.movement import Concat, Split, Transpose
+from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Softmax
-from tercet.runtime.ops.shape import Reshape, Unsqueeze
+from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
+from tercet.runtime.passes.editing import shape_of
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 
@@ -187,6 +188,44 @@ def test_heads_of_which_parts_are_cut(samples: int) -> None:
     assert attention.kv_num_heads == HEADS
     transposes = [node.op.perm for node in after.nodes if isinstance(node.op, Transpose)]
     assert all(perm == (0, 2, 1) for perm in transposes)  # between pixels and rows
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("samples", [1, N])
+@pytest.mark.parametrize("cut", ["Slice", "Gather", "Split"])
+def test_heads_that_are_batches_before_parts_are_cut(cut: str, samples: int) -> None:
+    """Queries, keys and values of one layer, whose heads and samples share an axis first (SAM)."""
+
+    def build(g: Graph, x: Value) -> Value:
+        rows = apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH))
+        apart = apply(g, Reshape(), rows, np.array([samples, PIXELS, 3, HEADS, SIZE]))
+        front = apply(g, Transpose(perm=(2, 0, 3, 1, 4)), apart)
+        joined = apply(g, Reshape(), front, np.array([3, samples * HEADS, PIXELS, SIZE]))
+        if cut == "Gather":
+            q, k, v = (apply(g, Gather(), joined, np.array(i)) for i in range(3))
+        else:
+            bounds = [[np.array([n]) for n in (i, i + 1, 0)] for i in range(3)]
+            slices = [apply(g, Slice(), joined, *each) for each in bounds if cut == "Slice"]
+            cuts = slices or parts(g, joined, 0, 3)
+            q, k, v = (apply(g, Squeeze(), each, np.array([0])) for each in cuts)
+        keys = apply(g, Transpose(perm=(0, 2, 1)), k)
+        mixed = attended(g, q, keys, v, apply(g, MatMul(), q, normal(SIZE, PIXELS)))
+        apart = apply(g, Reshape(), mixed, np.array([samples, HEADS, SIDE, SIDE, SIZE]))
+        pixels = apply(g, Transpose(perm=(0, 2, 3, 1, 4)), apart)
+        pixels = apply(g, Reshape(), pixels, np.array([samples, SIDE, SIDE, WIDTH]))
+        return apply(g, MatMul(), pixels, eye())
+
+    graph = make(build, (samples, PIXELS, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["split_batches"] == 1
+    (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert isinstance(attention.op, Attention)
+    assert attention.op.kv_num_heads == HEADS
+    assert all(shape_of(value) == (samples, PIXELS, WIDTH) for value in attention.operands[:3])
+    transposes = [node for node in after.nodes if isinstance(node.op, Transpose)]
+    transposed = [shape_of(node.operands[0]) or () for node in transposes]
+    moved = [shape[-2:] for shape in transposed if shape != (1, PIXELS, WIDTH)]
+    assert moved == [(HEADS, SIZE)]  # the queries for positions
     assert_same(graph, after)
 
 
