@@ -92,6 +92,27 @@ def test_parts_are_read_where_they_are(batch: int, emulated: CudaBackend) -> Non
     assert not {each.entry for each in launches(layout)} & {"concat", "copy_strided"}
 
 
+@needs_compiler
+@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
+def test_rows_are_joined_from_where_they_are(dtype: DType, emulated: CudaBackend) -> None:
+    """Columns of a product's rows are parts of longer sequences (values of joint attention)."""
+
+    net = Net(2, 5, 40, dtype=dtype)
+    rows = net.add(Sigmoid(), net.x)
+
+    def columns(start: int) -> Value:
+        bounds = [net.graph.constant(np.array([n]), "") for n in (start, start + 16, 2)]
+        return net.add(Slice(), rows, *bounds)
+
+    weights = net.graph.constant(normal(40, 16).astype(dtype), "")
+    dense = net.add(MatMul(), rows, weights)
+    model = net.model(emulated, y=net.join(columns(8), dense, columns(24)))
+    steps = [row.kernel.split()[0] for row in model.placement() if row.kind == "step"]
+    assert "concat" in steps
+    assert "copy_strided" not in steps
+    compare(net, model, dtype)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])

@@ -199,24 +199,29 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
     inner = prod(y.dims[a] for a in axes[place + 1 :])
     present = [x for x in inputs if x.size]
     parts = [(x, x.dims[axis] * inner) for x in present]
+    columns = y.dims[axes[-1]] if place < len(axes) - 1 else 0
     starts = tuple(accumulate((width for _, width in parts), initial=0))
-    word, index = words_of(y.dtype), index_type(2 * y.extent)
+    word = words_of(y.dtype)
+    index = index_type(2 * max(y.extent, *(x.extent for x in inputs)))
     launches: list[Launch] = []
     for first in range(0, max(1, len(parts)), MAX_CONCATENATED):
         some = parts[first : first + MAX_CONCATENATED]
         widths = [width for _, width in some]
+        whole = [columns for x, _ in some if x.pitch and columns]
         vector = next(
             v
             for v in (16 // word.itemsize, 8 // word.itemsize, 4 // word.itemsize, 1)
-            if v >= 1 and all(n % v == 0 for n in (*widths, starts[first], starts[-1]))
+            if v >= 1 and all(n % v == 0 for n in (*widths, *whole, starts[first], starts[-1]))
         )
         blocks = ceil_div(rows * max(widths, default=0), THREADS * vector)
         items = next(n for n in (8, 4, 2, 1) if n == 1 or blocks >= n * FILLING)
         args: dict[str, Given] = {"y": y, "rows": rows, "pitch": y.pitch or starts[-1]}
         for i, (x, width) in enumerate(some):
-            args |= {f"x{i}": _in_order(x, axes), f"width{i}": width, f"pitch{i}": x.pitch or width}
-            args |= {f"start{i}": starts[first + i]}
+            line = columns if x.pitch and columns else width
+            args |= {f"x{i}": _in_order(x, axes), f"width{i}": width, f"columns{i}": line}
+            args |= {f"pitch{i}": x.pitch or line, f"start{i}": starts[first + i]}
         numbers = " ".join(f"X({i})" for i in range(len(some)))
+        apart = bool(columns) and any(x.pitch for x, _ in some)
         launches.append(
             Launch(
                 "move/concat.cu",
@@ -225,10 +230,10 @@ def concat(op: Concat, y: Tensor, *inputs: Tensor) -> Answer:
                 block=THREADS,
                 args=args,
                 types=(("Index", index), ("T", word)),
-                constants=(("VECTOR", vector), ("ITEMS", items)),
+                constants=(("VECTOR", vector), ("ITEMS", items), ("COLUMNS", apart)),
                 code=f"#define INPUTS(X) {numbers}",
                 note=f"{len(some)} inputs",
-                pitched=(y, *(x for x, _ in some)) if place == len(axes) - 1 else (),
+                pitched=(*(x for x, _ in some), *([] if columns else [y])),
             )
         )
     return tuple(launches)
