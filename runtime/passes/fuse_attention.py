@@ -42,6 +42,7 @@ class _Result:
         v: the values.
         nodes: all nodes.
         scores: the Softmax's input, without its sinks.
+        shape: of the weights that the product reads.
         sinks: those of the Softmax, or None.
     """
 
@@ -49,6 +50,7 @@ class _Result:
     v: Value
     nodes: frozenset[Node]
     scores: Value
+    shape: Shape | None
     sinks: Sinks | None = None
 
 
@@ -141,8 +143,8 @@ def _find(graph: Graph, softmax: Node) -> _AttentionMatch | None:
     result = _find_result(graph, softmax)
     if result is None:
         return None
-    start = Scores(result.scores, result.nodes)
-    for scores in explain(start, shape_of(result.scores)):
+    start = Scores(result.scores, result.nodes, moved=shape_of(result.scores) != result.shape)
+    for scores in explain(start, result.shape):
         found = _attends(result, scores)
         if found is not None:
             return found
@@ -162,7 +164,7 @@ def _attends(result: _Result, scores: Scores) -> _AttentionMatch | None:
     if keys.is_plain and not q.swapped().is_plain:
         return None  # transposing only the keys would cost more than it saves
     k, v = keys.swapped(), operand(result.v, scaled=False)
-    stacks = _stacks(scores, shape_of(result.scores))
+    stacks = _stacks(scores, result.shape)
     if stacks is not None:
         if scores.factors or q.repeats != 1 or k.repeats != 1:
             return None
@@ -228,6 +230,11 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
         nodes |= {reader}
         weights = reader
         reader = graph.sole_consumer(weights.output)
+    shape = shape_of(x)
+    if reader is not None and reader.op.view and _has_matrices(reader, weights.output):
+        nodes |= {reader}
+        weights, shape = reader, shape_of(reader.output)
+        reader = graph.sole_consumer(weights.output)
     if reader is None or not isinstance(reader.op, MatMul):
         return None
     left, v = reader.inputs
@@ -237,7 +244,14 @@ def _find_result(graph: Graph, softmax: Node) -> _Result | None:
     if sinks is None:
         sinks = multiplied_sinks(graph, x, reader)
         reader = reader if sinks is None else sinks.top
-    return _Result(reader, v, frozenset(nodes | (sinks.nodes if sinks else set())), x, sinks)
+    nodes |= sinks.nodes if sinks else frozenset()
+    return _Result(reader, v, frozenset(nodes), x, shape, sinks)
+
+
+def _has_matrices(view: Node, weights: Value) -> bool:
+    """Whether the result of a view has the matrices of what it reads, in a stack of other axes."""
+    sizes = [(shape_of(value) or ())[-2:] for value in (view.output, weights)]
+    return len(sizes[0]) == 2 and sizes[0] == sizes[1]
 
 
 def _guarded(softmax: Node) -> tuple[set[Node], Node] | None:
