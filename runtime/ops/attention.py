@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from ..errors import ShapeError
 from ..ir.dtypes import DType, bfloat16, float16, float32, float64
 from ..ir.graph import Graph
 from ..ir.op import Op, op
-from ..ir.types import Dim, Shape, TensorType, ValueType
+from ..ir.types import Array, Dim, Shape, TensorType, ValueType
 from .shapes import (
     add,
     checked,
@@ -24,6 +26,19 @@ from .shapes import (
 )
 
 Heads = tuple[Dim, Dim, Dim, Dim]
+
+
+def repeats_after(mask: Array) -> int:
+    """Return after how many samples a mask, [samples, ...], repeats; all of them if it does not.
+
+    That of windows does after those of an image.
+    """
+    count = len(mask)
+    for samples in (n for n in range(1, count) if count % n == 0):
+        alike = np.array_equal(mask[0], mask[samples])
+        if alike and np.array_equal(mask[:-samples], mask[samples:]):
+            return samples
+    return count
 
 
 def _heads(x: TensorType | None, heads: int | None, name: str) -> Heads:

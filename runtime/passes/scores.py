@@ -16,6 +16,7 @@ from ..base.record import record
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape
+from ..ops.attention import repeats_after
 from ..ops.elementwise import Add, Cast, Max, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
 from ..ops.movement import Expand
@@ -26,6 +27,8 @@ from .pattern import pairs, scaling
 HIDDEN = -1e30
 #: Dtypes whose scores an Attention computes in float32.
 HALVES = (float16, bfloat16)
+#: How many times as many bytes as others constant masks take that repeat.
+REPEATED = 4
 #: Maximum number of nodes followed.
 _DEPTH = 12
 
@@ -309,13 +312,25 @@ def _adds_up(one: Mask, other: Mask, scores: Shape) -> bool:
     return computed and values[0].tensor.dtype == values[1].tensor.dtype
 
 
+def _repeat(*masks: Value) -> bool:
+    """Whether constants are the same again after half of the samples."""
+    known = (mask.data for mask in masks)
+    several = [data for data in known if data is not None and data.ndim > 3 and len(data) > 1]
+    return bool(several) and all(repeats_after(data) < len(data) for data in several)
+
+
 def total(values: list[Value], add: Builder, limit: int) -> Value:
-    """Return the sum of masks; constant masks are folded up to this many bytes."""
+    """Return the sum of masks; constants are folded up to this many bytes, or if they repeat more.
+
+    The masks of windows are the same for all images, and kernels store those of one.
+    """
     first, *rest = values
     for value in rest:
         if first.data is not None and value.data is not None:
             shape = np.broadcast_shapes(first.data.shape, value.data.shape)
-            if prod(shape) * first.data.itemsize <= limit:
+            nbytes = prod(shape) * first.data.itemsize
+            most = limit * REPEATED if limit < nbytes and _repeat(first, value) else limit
+            if nbytes <= most:
                 with np.errstate(all="ignore"):
                     first = add.constant(first.data + value.data, first.name)
                 continue

@@ -14,6 +14,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from tercet.backends.cuda.attention.heads import rows_of_mask
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
+from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, float64
 from tercet.runtime.ir.types import Array
@@ -25,6 +26,7 @@ from .samples import ERROR, results_of, sample
 from .transformer_samples import LOWEST, attention
 
 LONG, SHORT, MMA = (f"attention/attention_{name}.cu" for name in ("long", "wgmma", "mma"))
+WINDOWS = "attention/attention_windows.cu"
 
 
 def launch_of(size: int, mask: Array) -> Any:
@@ -125,3 +127,48 @@ def test_masks(
     assert compiled_files(hopper) == {file}
     want = exact(q, k, v, given)
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())
+
+
+@pytest.mark.parametrize(("samples", "repeats"), [(1, 0), (2, 2), (4, 0)], ids=str)
+def test_masks_that_repeat_are_stored_once(samples: int, repeats: int) -> None:
+    mask = np.concatenate([normal(samples, 8, 49, 50)] * (4 // samples))
+    operands = [normal(4, 8, length, 64).astype(float16) for length in (49, 50, 50)]
+    graph = sample("Attention", [*operands, mask], constant=(3,)).graph
+    launch = launches(planned(graph, DryDevice(compiler=DryCompiler(H200))))[0]
+    assert dict(launch.constants)["MASK_SAMPLES"] == repeats
+    given = launch.arguments["mask"]
+    assert isinstance(given, Packed)
+    assert given.pack(mask).shape == (samples, 8, 49, 52)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("heads", "lengths", "size", "dtype", "file"),
+    [
+        ((4, 2), (130, 144), 64, float16, SHORT),
+        ((4, 2), (70, 97), 64, float32, "attention/attention_f16x3_wgmma.cu"),
+        ((4, 2), (66, 160), 96, float16, LONG),
+        ((4, 2), (49, 49), 32, float16, WINDOWS),
+        ((4, 4), (5, 6), 32, float16, "attention/attention_short.cu"),
+    ],
+    ids=str,
+)
+def test_masks_that_repeat(
+    heads: tuple[int, int],
+    lengths: tuple[int, int],
+    size: int,
+    dtype: DType,
+    file: str,
+    hopper: CudaBackend,
+) -> None:
+    """Windows of images: three masks for eighteen samples, stored once."""
+    shapes = ((heads[0], lengths[0]), (heads[1], lengths[1]), (heads[1], lengths[1]))
+    q, k, v = (normal(18, *shape, size).astype(dtype) for shape in shapes)
+    given = np.concatenate([normal(3, heads[0], *lengths).astype(dtype)] * 6)
+    given[..., 0, :] = -np.inf
+    found = sample("Attention", [q, k, v, given], constant=(3,))
+    (y,) = results_of(found, [hopper])
+    assert compiled_files(hopper) == {file}
+    want = exact(q, k, v, given)
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import repeats_after
 from tercet.runtime.ops.elementwise import Add, Div, Max, Mul, Neg, Sub, Where
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Transpose
@@ -177,4 +178,25 @@ def test_masks_of_one_frame_are_added_before_they_are_repeated() -> None:
     after, _ = optimised(graph)
     assert kinds(after).count("Attention") == 1
     assert "Expand" not in kinds(after)
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    ("mask", "samples"),
+    [(np.zeros((6, 1, 2, 3)), 1), (np.arange(6)[:, None] % 3, 3), (np.arange(6)[:, None], 6)],
+    ids=["the same", "three", "all"],
+)
+def test_after_how_many_samples_masks_repeat(mask: np.ndarray, samples: int) -> None:
+    assert repeats_after(mask) == samples
+    mask[4] = 7
+    assert repeats_after(mask) == 6
+
+
+@pytest.mark.parametrize(("axes", "folded"), [((1, WINDOWS, 1), True), ((2, WINDOWS, 1), False)])
+def test_large_masks_that_repeat_are_folded(axes: tuple[int, ...], folded: bool) -> None:
+    """So that kernels store what repeats only once."""
+    graph = network(plus(1, HEADS, T, T), framed(*axes, T, T))
+    after, _ = optimised(graph, fold_bytes=4 * 2 * WINDOWS * HEADS * T * T - 1)
+    (node,) = (node for node in after.nodes if node.kind == "Attention")
+    assert node.operands[3].is_constant == folded
     assert_same(graph, after)

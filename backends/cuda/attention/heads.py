@@ -12,7 +12,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bool_, float16, uint8
 from ....runtime.ir.graph import Graph, Node, Value
 from ....runtime.ir.types import Array
-from ....runtime.ops.attention import Attention
+from ....runtime.ops.attention import Attention, repeats_after
 from ....runtime.ops.movement import Transpose
 from ....runtime.ops.shape import Reshape
 from ..recipe.operands import (
@@ -137,9 +137,16 @@ def rows_of_heads(
     return HeadSource(split, heads, (transpose,))
 
 
-def rows_of_mask(mask: Array, pitch: int) -> Array:
-    """Return a mask, [..., keys], with as many keys more as there are to `pitch`, all hidden."""
+def rows_of_mask(mask: Array, pitch: int, samples: int = 0) -> Array:
+    """Return a mask, [..., keys], with as many keys more as there are to `pitch`, all hidden.
+
+    Args:
+        mask: the mask.
+        pitch: number of keys.
+        samples: how many are returned; 0 for all.
+    """
     hidden = False if mask.dtype == bool_ else -np.inf
+    mask = mask[:samples] if samples else mask
     found = np.full((*mask.shape[:-1], pitch), hidden, mask.dtype)
     found[..., : mask.shape[-1]] = mask
     return found
@@ -180,6 +187,7 @@ class AttentionTask:
             only for kernels of `mma_tiles.cuh`.
         cut: queries, keys and values, if these are in halves; else None.
         mask_steps: strides of samples, heads, rows and keys in the mask.
+        mask_samples: after how many samples a constant mask repeats; 0 if it does not.
     """
 
     op: Attention
@@ -195,14 +203,20 @@ class AttentionTask:
     sink: Tensor | None = None
     cut: tuple[CutHeads, CutHeads, CutHeads] | None = None
     mask_steps: Ints = field(init=False, compare=False, repr=False)
+    mask_samples: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         steps: Ints = (0, 0, 0, 0)
+        samples = 0
         if self.mask is not None:
             scores = (*self.q.dims[:3], self.mask.dims[-1])
             format, pitch = self.mask.format, self.mask_pitch
             steps = broadcast_strides(self.mask.dims, format, scores, pitch)
+            if self.mask.data is not None and self.mask.rank == 4 and steps[0]:
+                samples = repeats_after(self.mask.data) % self.mask.dims[0]
+                steps = steps if samples != 1 else (0, *steps[1:])
         object.__setattr__(self, "mask_steps", steps)
+        object.__setattr__(self, "mask_samples", samples)
 
     @property
     def has_blocks(self) -> bool:
@@ -260,11 +274,13 @@ class AttentionTask:
 
     @property
     def mask_operand(self) -> Operand | None:
-        """The mask; a constant whose rows are not aligned has hidden keys behind each."""
-        mask, pitch = self.mask, self.mask_pitch
-        if mask is None or pitch in (0, mask.pitch, mask.dims[-1]):
+        """The mask; a constant is stored until it repeats, with hidden keys that align rows."""
+        mask, pitch, samples = self.mask, self.mask_pitch, self.mask_samples
+        if mask is None or (not samples and pitch in (0, mask.pitch, mask.dims[-1])):
             return mask
-        return Packed((mask.value,), ("rows of a mask", pitch), partial(rows_of_mask, pitch=pitch))
+        pitch = pitch or mask.dims[-1]
+        pack = partial(rows_of_mask, pitch=pitch, samples=samples)
+        return Packed((mask.value,), ("rows of a mask", samples, pitch), pack)
 
     @property
     def is_mask_of_rows(self) -> bool:
@@ -309,7 +325,9 @@ class AttentionTask:
             return self.q.map(rows)
         dtype = uint8 if self.mask.dtype == bool_ else self.mask.dtype
         steps = self.mask_steps[2::-1]
-        dims = tuple(d if step else 1 for d, step in zip(self.q.dims[2::-1], steps, strict=True))
+        samples = self.mask_samples or self.q.dims[0]
+        sizes = (*self.q.dims[2:0:-1], samples)
+        dims = tuple(d if step else 1 for d, step in zip(sizes, steps, strict=True))
         strides = tuple(step or ALIGNED for step in steps)
         box = (width // dtype.itemsize, self.mask_height(rows), 1, 1)
         return TensorMap(mask, dtype, (self.mask.dims[-1], *dims), strides, box)
@@ -356,6 +374,7 @@ class AttentionTask:
             ("WINDOW", max(op.left_window_size, op.right_window_size) >= 0),
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
             *(("MASK_ROWS", self.is_mask_of_rows), ("MASK_PAIRS", self.is_mask_of_pairs)),
+            ("MASK_SAMPLES", self.mask_samples if self.mask_steps[0] else 0),
             ("MASK_FAR", mask is not None and mask.dtype not in (bool_, float16)),
             ("RAW", self.is_raw),
             ("SINK", self.sink is not None),

@@ -23,7 +23,7 @@ attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, co
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int place = row + s.past + (LENGTHS ? valid - s.rows : 0);
     const M* shown = MASK == NO_MASK ? nullptr
-                                     : mask + n * of_mask.batch + head * of_mask.head
+                                     : mask + of_sample(n, of_mask) + head * of_mask.head
                                            + row * of_mask.row;
     A peak = -A(INFINITY), seen = -A(INFINITY);
     const int lane = threadIdx.x % LANES;

@@ -65,7 +65,7 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         grid_dependency_sync();
         const Tiles of_keys(m0, n, lengths, s);
         const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
-        const M* const row_of_mask = MASK == NO_MASK ? mask : mask + n * of_mask.batch + head * of_mask.head;
+        const M* const row_of_mask = MASK == NO_MASK ? mask : mask + of_sample(n, of_mask) + head * of_mask.head;
         for (int step = 0; step < of_keys.count; ++step, pipe.next()) {
             mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             unsigned char* const stage = shared + pipe.stage * BYTES_STAGE;
@@ -106,7 +106,7 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     const M* mask_row[2] = {mask, mask};
     if (MASK != NO_MASK)
         for (int half = 0; half < 2; ++half)
-            mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
+            mask_row[half] += of_sample(n, of_mask) + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
     float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     // A warp past the last row has no scores to process.
     const bool has_rows = m0 + warp * 16 < s.rows;

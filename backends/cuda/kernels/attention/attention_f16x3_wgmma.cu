@@ -56,7 +56,7 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
     const M* mask_row[2] = {mask, mask};
     if (MASK != NO_MASK)
         for (int half = 0; half < 2; ++half)
-            mask_row[half] += n * of_mask.batch + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
+            mask_row[half] += of_sample(n, of_mask) + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
 
     // One loop copies and cuts rows of all kinds: see attention_f16x3.cu.
     const Sources sources = {q, k, v, past_k, past_v, of_q, of_k, of_v};

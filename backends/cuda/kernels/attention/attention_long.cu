@@ -207,7 +207,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         const M* mask_row[2] = {mask, mask};
         if (MASK != NO_MASK)
             for (int half = 0; half < 2; ++half)
-                mask_row[half] += item.n * of_mask.batch + item.head * of_mask.head
+                mask_row[half] += of_sample(item.n, of_mask) + item.head * of_mask.head
                                 + min(row + half * 8, s.rows - 1) * of_mask.row;
         float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         float scores[KEYS / 8][4] = {}, by[2];

@@ -47,7 +47,7 @@ attention_short(const T* q, const T* k, const T* v, const M* mask, const T* past
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int place = row + s.past + (LENGTHS ? valid - s.rows : 0);
     const M* shown = MASK == NO_MASK ? nullptr
-                                     : mask + n * of_mask.batch + head * of_mask.head + row * of_mask.row;
+                                     : mask + of_sample(n, of_mask) + head * of_mask.head + row * of_mask.row;
     const auto larger = [](float a, float b) { return a > b || a != a ? a : b; };  // NaN stays
     float peak = -INFINITY, seen = -INFINITY, sum = 0;
 #pragma unroll

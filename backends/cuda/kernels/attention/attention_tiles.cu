@@ -123,7 +123,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
             const Row at = row_of(min(m0 + down * TM + i, rows - 1), first, s);
             const M* shown = mask;
             if (MASK != NO_MASK)
-                shown += n * of_mask.batch + at.head * of_mask.head + at.query * of_mask.row;
+                shown += of_sample(n, of_mask) + at.head * of_mask.head + at.query * of_mask.row;
             float top = -INFINITY;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {

@@ -105,7 +105,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         const M* mask_row[2] = {mask, mask};
         if (MASK != NO_MASK)
             for (int half = 0; half < 2; ++half)
-                mask_row[half] += n * of_mask.batch + head * of_mask.head
+                mask_row[half] += of_sample(n, of_mask) + head * of_mask.head
                                 + min(row + half * 8, s.rows - 1) * of_mask.row;
         float results[SIZE / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         if constexpr (AGAIN) mbarrier_wait(full_q + round % PLACES * 8, round / PLACES & 1);

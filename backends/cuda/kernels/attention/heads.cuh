@@ -1,6 +1,6 @@
 // The memory layout of the heads of an attention, and which keys a query sees. For attention.cu and its variants.
 //
-// Compile-time: MASK, the kind of mask; CAUSAL; WINDOW, whether distant keys are hidden; LENGTHS, whether
+// Compile-time: MASK, the kind of mask; MASK_SAMPLES, after how many samples it repeats, or 0 if it does not; CAUSAL; WINDOW, whether distant keys are hidden; LENGTHS, whether
 // samples have their own lengths. M is the type of the mask.
 
 #include "attention/steps.cuh"
@@ -10,6 +10,15 @@ enum { NO_MASK, FLAGS, NUMBERS };
 struct MaskSteps {
     long long batch, head, row, key;
 };
+
+// Which sample of the mask a sample has, and where that begins.
+__device__ __forceinline__ int sample_of_mask(int n)
+{
+    constexpr int PERIOD = MASK_SAMPLES ? MASK_SAMPLES : 1;
+    return MASK_SAMPLES ? n % PERIOD : n;
+}
+
+__device__ __forceinline__ long long of_sample(int n, const MaskSteps& by) { return sample_of_mask(n) * by.batch; }
 
 struct Sizes {
     int heads, kv_heads, rows, total, past, size_k, size_v, mask_length, left, right;

@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_mask_tile(u32 to, const TensorMap* mask, u3
 {
     for (int i = 0; i < BOXES; ++i)
         tma_load_4d(to + i * BYTES_BOX, mask, barrier, t0 + i * (BOX / OF_KEY), by.row ? m0 : 0, by.head ? head : 0,
-                    by.batch ? n : 0);
+                    by.batch ? sample_of_mask(n) : 0);
 }
 
 // What the mask adds to the scores of a warp's sixteen rows, which begin with `row` of a tile.

@@ -101,7 +101,7 @@ __device__ __forceinline__ auto biases_at(const MaskTile& mask, int eight)
 
 __device__ __forceinline__ const M* mask_row(const M* mask, const Row& row, int n, const MaskSteps& by)
 {
-    return mask + n * by.batch + row.head * by.head + row.query * by.row;
+    return mask + of_sample(n, by) + row.head * by.head + row.query * by.row;
 }
 
 // Starts to load the mask of a warp's keys of the tile from position `t0` on.
