@@ -46,6 +46,8 @@ def launch_of(
         ((4, 8, 8), 2048, 16, "attention_mma"),
         ((4, 12, 12), 197, 48, "attention_long"),
         ((1, 12, 12), 197, 48, "attention_wgmma"),
+        ((32, 12, 12), 197, 32, "attention_wgmma"),  # blocks that see all keys at once
+        ((32, 12, 12), 300, 32, "attention_long"),
     ],
     ids=str,
 )
@@ -161,3 +163,11 @@ def test_attention_of_a_prompt_to_caches(
         dirty["x2"][i, :, count:] = np.inf
     clean, other = (results_of(Sample(found.graph, f), [hopper])[0] for f in (found.feeds, dirty))
     np.testing.assert_array_equal(clean, other)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("sizes", [(32, 32), (24, 56)], ids=str)
+def test_small_heads_whose_blocks_see_all_keys(sizes: tuple[int, int], hopper: CudaBackend) -> None:
+    compare(attention((4, 3, 3), (130, 70), sizes, float16), hopper)
+    assert compiled_files(hopper) == {"attention/attention_wgmma.cu"}

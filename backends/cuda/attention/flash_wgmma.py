@@ -44,11 +44,29 @@ def on_hopper(task: AttentionTask, target: Target) -> Launch | None:
     able = (
         target.has_wgmma and all(x.vector(8) == 8 for x in operands) and task.past == (None, None)
     )
+    if able and _sees_all_at_once(task, target):
+        return _grouped(task, target)
     if able and suits_long(task, target):
         return long(task, target)
     if able and task.lengths is None and _suits_groups(task, target):
         return _grouped(task, target)
     return None
+
+
+def _sees_all_at_once(task: AttentionTask, target: Target) -> bool:
+    """Whether many blocks of padded heads have all keys in one step, and nothing hides any.
+
+    On an H200 384 heads of 32 elements with 196 queries and keys take 15 us then, with
+    `attention_long.cu` 21.5, with `attention_mma.cu` 24.
+    """
+    batch, heads, length, size = task.q.dims
+    sizes = size, task.v.dims[3]
+    if max(sizes) >= SIZE or min(sizes) < MIN_SIZE or task.total > MAX_KEYS or length <= GROUP:
+        return False
+    hides = task.op.is_causal or max(task.op.left_window_size, task.op.right_window_size) >= 0
+    if hides or task.mask is not None or task.lengths is not None:
+        return False
+    return ceil_div(length, GROUP) * heads * batch >= MANY * target.processors
 
 
 def _suits_groups(task: AttentionTask, target: Target) -> bool:
