@@ -92,6 +92,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
     Conv: (
         Finder("conv.image_filters", "image_filters_at"),
         Finder("conv.inverted_residual", "inverted_residual_at", ("tail", "cast_before")),
+        Finder("conv.scaled", "scaled_conv_at", ("tail",)),
         Finder("conv.back_to_back", "back_to_back_at", ("tail",)),
     ),
     DFT: (Finder("codegen.filtered_lines", "filtered_lines_at"),),

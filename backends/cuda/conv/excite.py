@@ -149,7 +149,7 @@ def excited_at(graph: Graph, product: Node, free: Set[Node], tail: Tail) -> Exci
         value = view.output
         view = graph.sole_consumer(value)
     whole = Excited(before, first, second, tuple(views), view)
-    if not _multiplies(graph, whole, free):
+    if before[0].operands[0].tensor.dims[0] > MAX_IMAGES or not _multiplies(graph, whole, free):
         whole = Excited(before, first, second)
     return _behind_conv(graph, whole, free, tail)
 

@@ -70,6 +70,10 @@ STRIP = 64
 SINGLES = 0.35
 
 
+#: Parameters of `mma` for stacks of heads.
+OF_HEADS = frozenset({"heads", "head_a", "head_b"})
+
+
 class SplitK(IntEnum):
     """How split sums are combined: not split, partial sums, or a cluster."""
 
@@ -274,6 +278,27 @@ def means(gemm: GemmArguments, epilogue: Epilogue, config: Config, target: Targe
     atom = atom_of(gemm.dtype)
     end = _finished(gemm, epilogue, atom, means=True)
     return replace(launch(gemm, config, atom, end, SplitK.WHOLE), pitched=())
+
+
+def scaled(
+    gemm: GemmArguments, factors: Tensor, epilogue: Epilogue, config: Config, target: Target
+) -> Launch:
+    """Return the launch of 16-bit products whose left rows are multiplied by factors first.
+
+    Args:
+        gemm: the products, whose rows are whole words, and parts of those of images.
+        factors: contiguous, one for each term of each product.
+        epilogue: applied to every result.
+        config: a tile, whose splits are a cluster.
+        target: the GPU.
+    """
+    atom = atom_of(gemm.dtype)
+    end, split = _finished(gemm, epilogue, atom), min(config.splits - 1, 1) * SplitK.CLUSTER
+    args = {name: each for name, each in end.args.items() if name not in OF_HEADS}
+    end = replace(end, entry="mma_scaled", args={**args, "factors": factors})
+    end = replace(end, code=f"#define FACTORS 1\n{end.code}", title=f"scaled {end.title}".strip())
+    images = (each for each in (gemm.a.data, gemm.c, *end.pitched) if isinstance(each, Tensor))
+    return replace(launch(gemm, config, atom, end, SplitK(split)), pitched=tuple(images))
 
 
 def _finished(gemm: GemmArguments, epilogue: Epilogue, atom: Atom, *, means: bool = False) -> End:

@@ -19,7 +19,8 @@
 // the elements of such a `b` per copy; VECTOR_C, the results per store; MEANS, whether of all results only the means of
 // columns are stored; SPLIT: 0 no, 1 PARTIAL, 2 CLUSTER; and those of the epilogue: BIAS; Z0 and Z1, the layouts of its
 // operands: 0 none, 1 like the result, 2 one element per channel. A batch is a group of a convolution, or, with HEADS,
-// a head of a sample. With TOTALS, a macro, the totals of the columns of each tile are stored as well.
+// a head of a sample. With TOTALS, a macro, the totals of the columns of each tile are stored as well; with FACTORS, a macro,
+// the terms of each product of the batch are multiplied by numbers of its own.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -74,9 +75,51 @@ struct Product {  // one of the batch
     int m, n, k, lda, ldb;
 };
 
+// What multiplies the terms of `a`: nothing.
+struct Plain {
+    __device__ __forceinline__ void open(const LoaderA&, int, int) {}
+    __device__ __forceinline__ void fetch(int) {}
+    __device__ __forceinline__ void apply(unsigned char*, const LoaderA&) const {}
+};
+
+#if FACTORS
+// Numbers that are the same in all rows: each thread multiplies what it has copied, before others read that.
+struct Factors {
+    static constexpr u32 ZEROS = 0x80008000;  // -0 twice, which leaves the sign of a product alone
+    static_assert(VECTOR * sizeof(T) == 16 && LoaderA::LANES_M % 8 == 0, "a thread has words of one column");
+    struct alignas(16) Word {
+        u32 pairs[4];
+    };
+    const T* at;  // those of a step's words, and how many terms are left
+    int left;
+    Word next;
+
+    __device__ __forceinline__ void open(const LoaderA& loader, int begin, int k)
+    {
+        at += begin + loader.k, left = k - begin - loader.k;
+    }
+    __device__ __forceinline__ void fetch(int step)
+    {
+        next = {};
+        if (step * BK < left) next = *(const Word*)(at + step * BK);
+    }
+    __device__ __forceinline__ void apply(unsigned char* tile, const LoaderA& loader) const
+    {
+#pragma unroll
+        for (int i = 0; i < LoaderA::COPIES; ++i) {
+            Word* const place = (Word*)(tile + loader.to + i * LoaderA::LANES_M * 128);
+            Word word = *place;
+#pragma unroll
+            for (int q = 0; q < 4; ++q) word.pairs[q] = pair_fma(word.pairs[q], next.pairs[q], ZEROS);
+            *place = word;
+        }
+    }
+};
+#endif
+
 // Adds up the products of a block, and passes the sums to `end`.
-template <typename End>
-__device__ __forceinline__ void multiply_all(const Product& p, const Image& image, const Block& block, End end)
+template <typename End, typename Scale>
+__device__ __forceinline__ void multiply_all(const Product& p, const Image& image, const Block& block, End end, Scale scale)
 {
     // The preceding kernel may have split numbers in parts, or computed rows of terms: an early start must not read
     // ahead of it.
@@ -113,7 +156,9 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
         loader_a.copy(tiles + step % STAGES * BYTES_STAGE, step * BK, p.k - begin, table);
     };
     loader_a.pin_all();
+    scale.open(loader_a, begin, p.k);
     if constexpr (CONSTANT) grid_dependency_sync();
+    scale.fetch(0);
     end.prepare(loader_a);
 #pragma unroll
     for (int step = 0; step < AHEAD; ++step) {
@@ -129,6 +174,8 @@ __device__ __forceinline__ void multiply_all(const Product& p, const Image& imag
     const Place place;
     for (int step = 0; step < count; ++step) {
         cp_async_wait<AHEAD - 1>();
+        scale.apply(shared + step % STAGES * BYTES_STAGE, loader_a);
+        scale.fetch(step + 1);
 #if WGMMA_CODE
         wgmma_wait<0>();  // of the previous step, whose buffer is filled next
         fence_proxy_async();
@@ -164,7 +211,7 @@ mma_integer(const T* a, const U* b, R* c, const Window* table, const int* b_sums
                                {a_zero, b_zero, b_sums + block.batch * (batch_b / ldb), bias, a_scale,
                                 b_scale, y_scale, y_zero, by},
                                m, n, k, ldc};
-    multiply_all(product, image, block, end);
+    multiply_all(product, image, block, end, Plain());
 }
 #elif TOTALS
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -176,9 +223,24 @@ mma_totals(const T* a, const U* b, R* c, float* totals, const Window* table, con
     const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
                              table, m, n, k, lda, ldb};
     if constexpr (SPLIT == WHOLE)
-        multiply_all(product, image, block, StoreTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c));
+        multiply_all(product, image, block, StoreTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c), Plain());
     else
-        multiply_all(product, image, block, StoreTileTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c));
+        multiply_all(product, image, block, StoreTileTotals(c, totals, bias, z0, z1, m, n, ldc, batch_c), Plain());
+}
+#elif FACTORS
+extern "C" __global__ void __launch_bounds__(THREADS)
+mma_scaled(const T* a, const T* factors, const U* b, R* c, const Window* table, const Z* bias, const Z* z0, const Z* z1,
+           int m, int n, int k, int lda, int ldb, int ldc, int tiles_n, int batch_a, int batch_b, int batch_c, int splits,
+           Image image)
+{
+    const Block block(tiles_n, splits);
+    const Product product = {a + (long long)block.batch * batch_a, b + (long long)block.batch * batch_b,
+                             table, m, n, k, lda, ldb};
+    const Factors scale = {factors + (long long)block.batch * k};
+    if constexpr (SPLIT == WHOLE)
+        multiply_all(product, image, block, StoreWords(c, bias, z0, z1, m, n, ldc, batch_c), scale);
+    else
+        multiply_all(product, image, block, StoreTile{c, bias, z0, z1, m, n, ldc, batch_c}, scale);
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -191,12 +253,12 @@ mma(const T* a, const U* b, void* c, const Window* table, const Z* bias, const Z
     const Product product = {a + (long long)sample * batch_a + (long long)head * head_a,
                              b + (long long)sample * batch_b + (long long)head * head_b, table, m, n, k, lda, ldb};
     if constexpr (MEANS)
-        multiply_all(product, image, block, StoreMeans{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
+        multiply_all(product, image, block, StoreMeans{(R*)c, bias, z0, z1, m, n, ldc, batch_c}, Plain());
     else if constexpr (PARTS)
-        multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c});
+        multiply_all(product, image, block, StoreRegisters{(R*)c, bias, z0, z1, m, n, ldc, batch_c}, Plain());
     else if constexpr (SPLIT == WHOLE)
-        multiply_all(product, image, block, StoreWords((R*)c, bias, z0, z1, m, n, ldc, batch_c));
+        multiply_all(product, image, block, StoreWords((R*)c, bias, z0, z1, m, n, ldc, batch_c), Plain());
     else
-        multiply_all(product, image, block, StoreTile{c, bias, z0, z1, m, n, ldc, batch_c});
+        multiply_all(product, image, block, StoreTile{c, bias, z0, z1, m, n, ldc, batch_c}, Plain());
 }
 #endif

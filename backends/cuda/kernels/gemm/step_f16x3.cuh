@@ -25,16 +25,47 @@ constexpr u32 ONE = 2 * 127 * EXPONENT;         // sum of the exponents of a num
 constexpr u32 SCALED = ONE + 14 * EXPONENT;     // sum of the exponents of a row and its factor
 constexpr u32 LOWEST = SCALED - ONE + EXPONENT; // exponent of a row whose factor has a normal inverse
 
+#if FACTORS
+// What multiplies the terms of a step in the rows of a thread: the same in both, or, with IMAGES of 2, in each its own.
+struct Factors {
+    float at[2 * SIXTEENS][IMAGES][2];
+
+    // From those of its first term on, of which `left` are left.
+    __device__ __forceinline__ void load(const float* const (&from)[IMAGES], int left)
+    {
+#pragma unroll
+        for (int k = 0; k < 2 * SIXTEENS; ++k)
+#pragma unroll
+            for (int row = 0; row < IMAGES; ++row)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) at[k][row][i] = k * 8 + i * 4 < left ? from[row][k * 8 + i * 4] : 0;
+    }
+    __device__ __forceinline__ void apply(u32 (&found)[2 * SIXTEENS][4]) const
+    {
+#pragma unroll
+        for (int k = 0; k < 2 * SIXTEENS; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                found[k][i] = __float_as_uint(__uint_as_float(found[k][i]) * at[k][i % IMAGES][i / 2]);
+    }
+};
+#else
+struct Factors {
+    __device__ __forceinline__ void apply(u32 (&)[2 * SIXTEENS][4]) const {}
+};
+#endif
+
 struct Rows {
     u32 high[SIXTEENS][4], low[SIXTEENS][4];
     float inverse[2];  // of the factors of a thread's rows, times LESS
 
-    __device__ __forceinline__ void read(u32 tile, u32 place)
+    __device__ __forceinline__ void read(u32 tile, u32 place, const Factors& factors)
     {
         u32 found[2 * SIXTEENS][4];  // of rows lane / 4, and eight rows further, in turn
 #pragma unroll
         for (int k = 0; k < 2 * SIXTEENS; ++k)
             ldmatrix_x4(found[k], (tile + place) ^ (k << 5));
+        factors.apply(found);
         float greatest[2] = {};
 #pragma unroll
         for (int k = 0; k < 2 * SIXTEENS; ++k)
@@ -82,9 +113,10 @@ struct Rows {
         wgmma_commit();
     }
 
-    __device__ __forceinline__ void read_and_multiply(float (&sums)[TN][4], u32 tile, u32 place, bool add)
+    __device__ __forceinline__ void read_and_multiply(float (&sums)[TN][4], u32 tile, u32 place, bool add,
+                                                      const Factors& factors)
     {
-        read(tile, place);
+        read(tile, place, factors);
         multiply(sums, tile + BYTES_A, add);
     }
 

@@ -4,6 +4,8 @@
 constexpr int TILES_B = PARTS, EIGHTS = BK / 8;
 constexpr bool IN_STEPS = PARTS == 2;  // the sums of every step are complete before they are added to the totals
 
+struct Factors {};  // nothing multiplies terms here
+
 struct Rows {
     Parts of[EIGHTS];
 
@@ -14,7 +16,7 @@ struct Rows {
         cut(of[k], found);
     }
 
-    __device__ __forceinline__ void read(u32 tile, u32 place)
+    __device__ __forceinline__ void read(u32 tile, u32 place, const Factors&)
     {
 #pragma unroll
         for (int k = 0; k < EIGHTS; ++k) read_eight(tile, place, k);
@@ -47,7 +49,8 @@ struct Rows {
     }
 
     // Multiplies each group of eight terms as soon as it is read.
-    __device__ __forceinline__ void read_and_multiply(float (&sums)[TN][4], u32 tile, u32 place, bool add)
+    __device__ __forceinline__ void read_and_multiply(float (&sums)[TN][4], u32 tile, u32 place, bool add,
+                                                      const Factors&)
     {
 #pragma unroll
         for (int k = 0; k < EIGHTS; ++k) {

@@ -2,13 +2,18 @@
 // as they are filled, with BM rows of `a` and then the tiles of `b` in each, and releases them.
 //
 // Compile-time: STAGES; BYTES_STAGE; BYTES_A; TN, eights of columns; BARRIERS, where those of the pipeline are; OVERLAP, whether
-// a step is read while the one before is multiplied.
+// a step is read while the one before is multiplied. With FACTORS, a macro, terms are multiplied by factors, which are
+// requested before a step is full: those of one image for a warp, or, with IMAGES of 2, of the image that a row belongs to.
 
 // Accumulates the steps of one work item after another.
 struct Steps {
     u32 shared, place;
     Pipeline<STAGES> barriers;
     PipelineState<STAGES> reading, adding;
+#if FACTORS
+    const float* factors[IMAGES];  // of the next step, and how many terms are left
+    int left;
+#endif
 
     __device__ __forceinline__ Steps(u32 shared, int row)
         : shared(shared), place(swizzled(row + threadIdx.x % 16, threadIdx.x % 32 / 16)),
@@ -16,12 +21,25 @@ struct Steps {
     {
     }
 
-    __device__ __forceinline__ u32 begin_reading()
+    __device__ __forceinline__ u32 begin_reading(Factors& by)
     {
+#if FACTORS
+        by.load(factors, left);
+#pragma unroll
+        for (const float*& of_row : factors) of_row += BK;
+        left -= BK;
+#endif
         mbarrier_wait(barriers.full(reading.stage), reading.parity);
         const u32 tile = shared + reading.stage * BYTES_STAGE;
         reading.next();
         return tile;
+    }
+
+    __device__ __forceinline__ void read(Rows& rows)
+    {
+        Factors by;
+        const u32 tile = begin_reading(by);
+        rows.read(tile, place, by);
     }
 
     // Adds the sums of a step to the total once they are complete, and releases the stage: for all lanes, whose reads
@@ -37,11 +55,12 @@ struct Steps {
 
     __device__ __forceinline__ void add(float (&totals)[TN][4], bool more)
     {
-        const u32 tile = begin_reading();
+        Factors by;
+        const u32 tile = begin_reading(by);
         float own[TN][4];
         auto& sums = IN_STEPS ? own : totals;
         Rows rows;
-        rows.read_and_multiply(sums, tile, place, more);
+        rows.read_and_multiply(sums, tile, place, more, by);
         wgmma_wait<0>();
         settle(sums);
         end(totals, own, rows);
@@ -54,7 +73,7 @@ struct Steps {
         float own[TN][4];
         auto& sums = IN_STEPS ? own : totals;
         rows.multiply(sums, shared + adding.stage * BYTES_STAGE + BYTES_A, more);
-        if (!last) following.read(begin_reading(), place);
+        if (!last) read(following);
         wgmma_wait<0>();
         settle(sums);
         end(totals, own, rows);
@@ -64,7 +83,7 @@ struct Steps {
     {
         if constexpr (OVERLAP) {
             Rows even, odd;
-            even.read(begin_reading(), place);
+            read(even);
             for (int step = 0; step < count; step += 2) {
                 add_read(totals, even, odd, step > 0, step + 1 == count);
                 if (step + 1 < count) add_read(totals, odd, even, true, step + 2 == count);
@@ -74,3 +93,27 @@ struct Steps {
         }
     }
 };
+
+#if FACTORS
+// The factors of the terms of images, one after the other; of each image there are this many rows.
+struct ImageFactors {
+    const float* all;
+    int terms, pixels;
+
+    // Those of sixteen rows from `row` on, some of which may be behind the last one, from term `first` on.
+    __device__ __forceinline__ void scale(Steps& steps, int row, int rows, int first) const
+    {
+        const int term = first + threadIdx.x % 4;
+        steps.left = terms - term;
+#pragma unroll
+        for (int i = 0; i < IMAGES; ++i) {
+            const int own = IMAGES == 1 ? row : row + threadIdx.x % 32 / 4 + i * 8;
+            steps.factors[i] = all + (long long)(min(own, rows - 1) / pixels) * terms + term;
+        }
+    }
+};
+#else
+struct ImageFactors {
+    __device__ __forceinline__ void scale(Steps&, int, int, int) const {}
+};
+#endif

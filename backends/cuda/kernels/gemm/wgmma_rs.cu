@@ -17,7 +17,7 @@
 // consumers; STAGES; RESIDENT, blocks per multiprocessor; REGISTERS and LOADER_REGISTERS per thread; DECLARED, threads
 // for which there are registers; OVERLAP; CONSTANT, whether `b` existed before the preceding kernels started; POOL,
 // whether the maximum of every 2x2 pixels is stored. With TOTALS, a macro, totals are stored as well; see
-// early_operands.cuh.
+// early_operands.cuh; with FACTORS, a macro, see steps_rs.cuh.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, LOADERS = 128, THREADS = CONSUMERS + LOADERS;
 constexpr bool ADDRESSES = false;  // of rows of `a`: loaders have few registers
@@ -108,7 +108,8 @@ __device__ __forceinline__ void load(u32 shared, const T* a, const T* b, const W
 
 #include "gemm/steps_rs.cuh"
 
-__device__ __forceinline__ void multiply_all(unsigned char* memory, Results results, const float* scales, const Work& work)
+__device__ __forceinline__ void multiply_all(unsigned char* memory, Results results, const float* scales, const Work& work,
+                                             const ImageFactors& factors)
 {
     const int row = threadIdx.x / 32 * 16;
     Steps steps(shared_address(memory), row);
@@ -118,6 +119,7 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
         const Item item(next, work);
         const EarlyOperands operands = begin_item(results, scales, row, item, work);
         float totals[TN][4] = {};
+        factors.scale(steps, item.m0 + row, work.m, item.first * BK);
         steps.add_all(totals, item.count);
         finish_item(results, operands, totals, scales, {memory + INBOX, next % work.splits, work.splits}, row, item, work);
     }
@@ -125,7 +127,7 @@ __device__ __forceinline__ void multiply_all(unsigned char* memory, Results resu
 
 // What all threads of a block do.
 __device__ __forceinline__ void run(const T* a, const T* b, const float* scales, const Window* table, const Results& results,
-                                    const Work& work, const Image& image)
+                                    const Work& work, const Image& image, const ImageFactors& factors)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -137,7 +139,7 @@ __device__ __forceinline__ void run(const T* a, const T* b, const float* scales,
         load(shared, a, b, table, work, image);
     } else {
         setmaxnreg_inc<REGISTERS>();
-        multiply_all(memory, results, scales, work);
+        multiply_all(memory, results, scales, work, factors);
     }
 }
 
@@ -148,7 +150,14 @@ extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
 split_wgmma_totals(const T* a, const T* b, const float* scales, R* c, float* totals, const Window* table, const T* bias,
                    const T* z0, const T* z1, int ldc, Work work, Image image)
 {
-    run(a, b, scales, table, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0, totals}, work, image);
+    run(a, b, scales, table, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0, totals}, work, image, ImageFactors());
+}
+#elif FACTORS
+extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
+split_wgmma_scaled(const T* a, const T* b, const float* scales, R* c, const Window* table, const T* bias, const T* z0,
+                   const T* z1, int ldc, Work work, Image image, const float* factors, int pixels)
+{
+    run(a, b, scales, table, {c, bias, z0, z1, work.m, work.n, ldc, 0, 0}, work, image, {factors, work.k, pixels});
 }
 #else
 extern "C" __global__ void __launch_bounds__(DECLARED, RESIDENT)
@@ -160,6 +169,6 @@ split_wgmma(const T* a, const T* b, const float* scales, R* c, unsigned char* ha
         {halves, OF_PIXELS ? work.m : (work.m + 7) / 8 * 8, work.n},
 #endif
         c, bias, z0, z1, work.m, work.n, ldc, 0, 0};
-    run(a, b, scales, table, results, work, image);
+    run(a, b, scales, table, results, work, image, ImageFactors());
 }
 #endif

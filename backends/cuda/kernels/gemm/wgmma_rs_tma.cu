@@ -272,10 +272,10 @@ __device__ __forceinline__ void finish_block(float (&totals)[TN][4], int first, 
 
 // ── the kernel ──────────────────────────────────────────────────────────────────────────────────
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-split_linear(const __grid_constant__ TensorMap a, const T* b, const float* scales, const __grid_constant__ TensorMap c,
-             const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap z, unsigned char* halves, const T* bias,
-             const T* z0, const T* z1, Work work)
+// What all threads of a block do.
+__device__ __forceinline__ void run(const TensorMap* a, const T* b, const float* scales, const TensorMap* c,
+                                    const TensorMap* map, const TensorMap* z, unsigned char* halves, const T* bias,
+                                    const T* z0, const T* z1, const Work& work, const ImageFactors& factors)
 {
     extern __shared__ __align__(1024) unsigned char memory[];
     const u32 shared = shared_address(memory);
@@ -291,8 +291,8 @@ split_linear(const __grid_constant__ TensorMap a, const T* b, const float* scale
     if (threadIdx.x >= CONSUMERS) {
         setmaxnreg_dec<LOADER_REGISTERS>();
         if (threadIdx.x == CONSUMERS) fetch_constants(shared, b, work);
-        if (threadIdx.x == CONSUMERS + 32) fetch_rows(shared, &a, work);
-        if (threadIdx.x == CONSUMERS + 64) keep_results(shared, &c, &map, &z, work);
+        if (threadIdx.x == CONSUMERS + 32) fetch_rows(shared, a, work);
+        if (threadIdx.x == CONSUMERS + 64) keep_results(shared, c, map, z, work);
     } else {
         setmaxnreg_inc<REGISTERS>();
         Steps steps(shared, threadIdx.x / 32 * 16);
@@ -302,6 +302,7 @@ split_linear(const __grid_constant__ TensorMap a, const T* b, const float* scale
         while (strip.tile() < work.tiles) {
             const Corner corner(strip.tile(), work);
             float totals[TN][4] = {};
+            factors.scale(steps, corner.m + (int)threadIdx.x / 32 * 16, work.m, 0);
             steps.add_all(totals, work.steps);
             if constexpr (IN_HALVES) {
                 const int m0 = corner.m + (int)threadIdx.x / 128 * 64;
@@ -314,3 +315,21 @@ split_linear(const __grid_constant__ TensorMap a, const T* b, const float* scale
         }
     }
 }
+
+#if FACTORS
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+split_linear_scaled(const __grid_constant__ TensorMap a, const T* b, const float* scales, const __grid_constant__ TensorMap c,
+                    const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap z, unsigned char* halves,
+                    const T* bias, const T* z0, const T* z1, Work work, const float* factors, int terms, int pixels)
+{
+    run(&a, b, scales, &c, &map, &z, halves, bias, z0, z1, work, {factors, terms, pixels});
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+split_linear(const __grid_constant__ TensorMap a, const T* b, const float* scales, const __grid_constant__ TensorMap c,
+             const __grid_constant__ TensorMap map, const __grid_constant__ TensorMap z, unsigned char* halves, const T* bias,
+             const T* z0, const T* z1, Work work)
+{
+    run(&a, b, scales, &c, &map, &z, halves, bias, z0, z1, work, ImageFactors());
+}
+#endif
