@@ -22,7 +22,7 @@ from .editing import Builder, drop, dtype_of, number, rank_of, shape_of, stand_i
 from .fusion import obstacle
 from .operands import ScaledOperand, cut_operand, in_order, lift, operand
 from .rounding import holds
-from .scores import HALVES, Mask, Scores, explain, fitted, summed, total, written
+from .scores import HALVES, Mask, Scores, explain, fitted, joined, summed, total, written
 from .sinks import Sinks, appended_sinks, multiplied_sinks, softened
 
 #: Maximum head size of an Attention without a mask. Longer heads are channels with an element per
@@ -368,8 +368,8 @@ def _mask(graph: Graph, found: _AttentionMatch, limit: int) -> Value:
         dtype = float32
     if not found.scores.moved:
         masks = tuple(replace(mask, frame=scores) for mask in masks)
-    masks = tuple(summed(masks[::-1], scores, add))
-    values = [_as(written(one, scores, add, dtype), dtype, add) for one in masks]
+    masks = tuple(summed(joined(masks[::-1], scores, add, limit), scores, add))
+    values = [_as(written(one, scores, add, dtype, limit), dtype, add) for one in masks]
     mask = total(values, add, limit)
     if len(scores) == 3 and mask.tensor.rank == 3:
         mask = add(Unsqueeze(), mask, add.integers([1]), name=f"{found.top.name}.heads")

@@ -367,6 +367,12 @@ def holds_mask(mask: Array, *, whole: bool) -> bool:
     return bool((lost <= _ROUNDING * np.maximum(below, _NEAR)).all())
 
 
+def repeated_rows(mask: Value) -> Array | None:
+    """Return the constant rows that a mask repeats, such as for all samples; None of others."""
+    rows = unviewed(mask, (*sh.RESHAPES, movement.Expand))
+    return rows.data if rows.tensor.dims[-1:] == mask.tensor.dims[-1:] else None
+
+
 def holds_computed(found: ValueRange) -> bool:
     """Whether float16 holds what a computed mask adds to scores; see `holds_mask`."""
     return found.bound <= _NEAR

@@ -253,9 +253,12 @@ def _product(shape: Shape, axes: list[int]) -> int:
     return prod(size for i in axes if isinstance(size := shape[i], int))
 
 
-def written(mask: Mask, scores: Shape, add: Builder, dtype: DType) -> Value:
-    """Return the addend for scores of this shape, to which the mask is `fitted`."""
-    value = mask.value if mask.frame == scores else _reshaped(mask, scores, add)
+def written(mask: Mask, scores: Shape, add: Builder, dtype: DType, limit: int) -> Value:
+    """Return the addend for scores of this shape, to which the mask is `fitted`.
+
+    Constants are repeated up to this many bytes.
+    """
+    value = mask.value if mask.frame == scores else _reshaped(mask, scores, add, limit)
     if mask.choice is not None:
         yes, no = (add.constant(np.array(x, dtype), "fill") for x in mask.choice)
         return add(Where(), value, yes, no)
@@ -267,7 +270,7 @@ def written(mask: Mask, scores: Shape, add: Builder, dtype: DType) -> Value:
     return add(Mul(), value, add.constant(np.array(mask.factor, value.tensor.dtype), "factor"))
 
 
-def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
+def _reshaped(mask: Mask, scores: Shape, add: Builder, limit: int) -> Value:
     """Return a mask in another frame; it is broadcast within merged axes first."""
     value, frame = mask.value, mask.frame or ()
     full = (1,) * (len(frame) - len(value.tensor.dims)) + value.tensor.dims
@@ -277,9 +280,11 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder) -> Value:
         if any(full[i] != 1 for i in inner):
             for i in inner:
                 wide[i] = size if isinstance(size := frame[i], int) else 1
-    if value.data is not None:
+    if value.data is not None and prod(wide) * value.data.itemsize <= limit:
         data: Array = np.broadcast_to(value.data.reshape(full), wide).reshape(sizes)
         return add.constant(data, value.name)
+    if value.data is not None:
+        value = add.constant(value.data.reshape(full), value.name)
     if tuple(wide) != full:
         value = add(Expand(), value, add.integers(wide, "sizes"))
     return add.shaped(value, sizes, "sizes")
@@ -301,6 +306,38 @@ def summed(masks: Sequence[Mask], scores: Shape, add: Builder) -> Iterator[Mask]
         last = mask
     if last is not None:
         yield last
+
+
+def joined(masks: Sequence[Mask], scores: Shape, add: Builder, limit: int) -> list[Mask]:
+    """Return masks, constant ones that all windows and samples share as part of those of windows.
+
+    Only where they would be more than `limit` bytes for all windows of all samples: relative
+    positions are the same everywhere, and which parts of an image a shift made neighbours (Swin)
+    is for all samples, so that their sum is repeated as a whole.
+    """
+    known = [m for m in masks if m.value.data is not None and m.choice is None]
+    count = prod(size for size in scores if isinstance(size, int))
+    if not known or count * known[0].value.tensor.dtype.itemsize <= limit:
+        return [*masks]
+    shared = [m for m in known if m.frame == scores and prod(m.value.tensor.dims[:-3]) == 1]
+    apart = [m for m in known if m.frame and m.frame != scores and m.frame[-3:] == scores[-3:]]
+    if len(apart) != 1 or not shared:
+        return [*masks]
+    (windows,) = apart
+    with np.errstate(all="ignore"):
+        data = sum((_times(m) for m in shared), start=_times(windows))
+    found = replace(windows, value=add.constant(data, windows.value.name), factor=1.0)
+    return [found if m is windows else m for m in masks if m not in shared]
+
+
+def _times(mask: Mask) -> Array:
+    """Return a constant mask by its factor, without leading axes of size 1."""
+    data = mask.value.data
+    assert data is not None
+    dims = data.shape
+    while len(dims) > 3 and dims[0] == 1:
+        dims = dims[1:]
+    return (data.reshape(dims) * mask.factor).astype(data.dtype)
 
 
 def _adds_up(one: Mask, other: Mask, scores: Shape) -> bool:

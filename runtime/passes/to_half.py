@@ -74,6 +74,7 @@ from .half_forms import (
     is_outweighed,
     is_slight,
     is_spectrum,
+    repeated_rows,
     vanishes_in_sum,
 )
 from .half_operators import FOLLOWERS, LEADERS, has_sinks
@@ -311,16 +312,18 @@ class _Narrow:
         """Return a mask in float16 if that holds it: its elements, or all that it may have."""
         if value is None or value.tensor.dtype != float32:
             return value
-        if value.data is None:
-            held = self._half == float16 and holds_computed(self._ranges[value])
-            return self._narrowed(value, reader) if held else value
         window = max(op.left_window_size, op.right_window_size)
         whole = not op.is_causal and window < 0 and not any(reader.inputs[6:])
+        if value.data is None:
+            rows = repeated_rows(value)
+            held = rows is not None and holds_mask(rows, whole=whole)
+            held = self._half == float16 and (held or holds_computed(self._ranges[value]))
+            return self._narrowed(value, reader) if held else value
         if (value, whole) not in self._masks:
             held = holds_mask(value.data, whole=whole)
-            found = value.data.astype(np.float16) if held else None
+            half = value.data.astype(np.float16) if held else None
             self._masks[value, whole] = (
-                value if found is None else self._graph.constant(found, f"{value.name}.half")
+                value if half is None else self._graph.constant(half, f"{value.name}.half")
             )
         return self._masks[value, whole]
 
@@ -361,10 +364,12 @@ class _Narrow:
         moved is cast as it is moved. A tensor of which only parts are read (the steps of a
         recurrence) is cast once, and a table from which rows are gathered before it is stored, like
         the weights of a layer. What a Concat joins for layers alone is cast as it is computed,
-        apart from one part at most.
+        apart from one part at most. A constant is cast before it is repeated.
         """
         if isinstance(node.op, shape.RESHAPES):
             return True
+        if isinstance(node.op, movement.Expand):
+            return node.operands[0].data is not None
         leads = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
         if isinstance(node.op, gather.OneHot):
             return chooses_alike(node, self._half)

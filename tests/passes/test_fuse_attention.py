@@ -179,6 +179,29 @@ def test_a_product_may_count_heads_and_samples_by_one_axis(name: str) -> None:
     assert_same(graph, after, 2, 5, 24)
 
 
+def in_windows(graph: Graph, scores: Value) -> Value:
+    """Add positions in all windows, and a mask for each of the four windows of a sample (Swin)."""
+    scores = apply(graph, Add(), scores, normal(3, 5, 5))
+    hidden = np.where(normal(4, 1, 5, 5) > 0.5, np.float32(-100), np.float32(0))
+    scores = apply(graph, Add(), viewed(2, 4, 3, 5, 5)(graph, scores), hidden)
+    return viewed(8, 3, 5, 5)(graph, scores)
+
+
+@pytest.mark.parametrize(("limit", "nodes"), [(2400, []), (1200, ["Expand", "Reshape"])])
+def test_constant_masks_of_windows_are_one(limit: int, nodes: list[str]) -> None:
+    """It is repeated for all samples in each run if that is too large to be kept."""
+    graph = network(Spelling(of_scores=in_windows), (8, 5, 24))
+    after, _ = optimised(graph, fold_bytes=limit)
+    (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    mask, found = attention.operands[3], list[str]()
+    while (made := mask.producer) is not None:
+        found.insert(0, made.kind)
+        mask = made.operands[0]
+    assert found == nodes
+    assert mask.data is not None
+    assert_same(graph, after, 8, 5, 24)
+
+
 def the_attention(graph: Graph) -> Attention:
     (op,) = (node.op for node in graph.nodes if isinstance(node.op, Attention))
     return op

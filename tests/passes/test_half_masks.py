@@ -15,7 +15,9 @@ from tercet.runtime.ops.elementwise import (
     Sigmoid,
 )
 from tercet.runtime.ops.matmul import MatMul
+from tercet.runtime.ops.movement import Expand
 from tercet.runtime.ops.reduce import ReduceSum
+from tercet.runtime.ops.shape import Reshape
 
 from .graphs import Build, apply, make, normal
 from .test_to_half import halved, run
@@ -90,8 +92,15 @@ SLOPES = np.arange(7, dtype=np.float32) / 7 + np.float32(300)
     ],
     ids=["near", "causal", "hidden", "causal and hidden", "infinite", "slopes", "beyond"],
 )
-def test_a_constant_mask_that_float16_holds(mask: Array, causal: int, dtype: DType) -> None:
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_constant_mask_that_float16_holds(
+    repeated: bool, mask: Array, causal: int, dtype: DType
+) -> None:
     def build(g: Graph, x: Value) -> Value:
-        return apply(g, Attention(is_causal=causal), x, x, x, mask)
+        given: Array | Value = mask
+        if repeated:  # for all samples, which would be too many bytes for a constant
+            wide = apply(g, Expand(), mask, np.array([1, 2, 1, 7, 7]))
+            given = apply(g, Reshape(), wide, np.array([1, 2, 7, 7]))
+        return apply(g, Attention(is_causal=causal), x, x, x, given)
 
     assert_mask_is(dtype, build)
