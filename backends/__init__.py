@@ -6,8 +6,9 @@ where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass 
 options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that `Options.conv` and
 `Options.algorithms` may ask it for (a dict maps each to the operators that have it, or to None for
 all), ``USES``, which options of `PARTIAL` it uses, and ``tf32`` if it has that precision, and
-``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers. What a backend
-opens behind it counts as its own. Other packages add backends through the entry point group
+``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers, and ``WIDENS``,
+whether it is faster where floats of 16 bits are kept in float32. What a backend opens behind it
+counts as its own. Other packages add backends through the entry point group
 ``tercet.backends``.
 """
 
@@ -27,7 +28,7 @@ from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
-from .options import TF32, check_algorithms, check_nodes, check_used, integers_of, with_own
+from .options import TF32, check_algorithms, check_nodes, check_used, integers_of, widens, with_own
 from .options import usable as _usable
 
 if TYPE_CHECKING:
@@ -173,7 +174,8 @@ def settled(
 ) -> Options:
     """Return the options with what the user leaves to backends.
 
-    That is `Options.integers`, for the first one to decide, and TF32, where none has it.
+    That is `Options.integers` and `Options.widen`, for the first one to decide, and TF32, where
+    none has it.
 
     Args:
         options: the user's.
@@ -183,10 +185,12 @@ def settled(
     order = _in_order(name, fallback)
     if options.precision == TF32 and all(map(_is_backend, order)):
         options = replace(options, precision=usable(options, order).precision)
-    if options.integers is not None:
-        return options
-    chosen = integers_of(_opener(order[0])) if _is_backend(order[0]) else False
-    return replace(options, integers=chosen)
+    first = _opener(order[0]) if _is_backend(order[0]) else None
+    if options.integers is None:
+        options = replace(options, integers=integers_of(first) if first else False)
+    if options.widen is None:
+        options = replace(options, widen=widens(first) if first else False)
+    return options
 
 
 def usable(

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from ..runtime.passes.driver import IntegerChoice
 
 #: What the module of `open_backends` may have: the dataclass of its options, its algorithms, which
-#: options of `PARTIAL` it uses, and its choice of layers of integers.
+#: options of `PARTIAL` it uses, its choice of layers of integers, and whether it is faster for
+#: keeping floats of 16 bits in float32.
 OPTIONS, ALGORITHMS, USES, INTEGERS = "OPTIONS", "ALGORITHMS", "USES", "INTEGERS"
+WIDENS = "WIDENS"
 #: Fields of `Options` that only some backends use. Of the others, some are for all backends, and
 #: some are limits, which hold where there is nothing to limit.
 PARTIAL = ("device", "tune", "ranges")
@@ -251,6 +253,15 @@ def integers_of(opener: Callable[..., Any]) -> IntegerChoice | bool:
     """
     found: IntegerChoice | bool = getattr(_module(opener), INTEGERS, False)
     return found
+
+
+def widens(opener: Callable[..., Any]) -> bool:
+    """Return whether a backend is faster where floats of 16 bits are kept in float32.
+
+    Args:
+        opener: its `open_backends`; the module around it says so as ``WIDENS``.
+    """
+    return bool(getattr(_module(opener), WIDENS, False))
 
 
 def _module(opener: Callable[..., Any]) -> ModuleType | None:

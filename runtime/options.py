@@ -46,6 +46,10 @@ class Options:
             than as layers of floats between conversions (see the pass `multiply_integers`): True
             for all that onnxruntime's optimiser makes layers of integers, False for none, and None
             for those that the first backend computes faster, by ``INTEGERS`` of its module.
+        widen: keep floats of 16 bits in float32 between operations, without rounding them, as
+            onnxruntime does on a CPU (see the pass `widen_halves`), unless `precision` is one of
+            16 bits: True or False, and None for what the first backend computes faster, by
+            ``WIDENS`` of its module.
         finite: assume that all values are finite: products with zero weights may be removed, which
             then no longer propagate NaN and infinity.
         max_bytes: limit of the model's host memory in bytes: plans, results and packed weights
@@ -86,6 +90,7 @@ class Options:
     fold_total: int = 256 << 20
     keep_quantized: bool = False
     integers: bool | IntegerChoice | None = None
+    widen: bool | None = None
     finite: bool = False
     max_bytes: int | None = None
     max_device_bytes: int | None = None
@@ -180,6 +185,7 @@ OPTION_RULES: Mapping[str, Rule] = {
     "fold_total": arguments.nbytes,
     "keep_quantized": arguments.flag,
     "integers": _integers,
+    "widen": arguments.optional(arguments.flag),
     "finite": arguments.flag,
     "max_bytes": arguments.optional(arguments.nbytes),
     "max_device_bytes": arguments.optional(arguments.nbytes),

@@ -8,6 +8,8 @@ from .backend import NumpyBackend, evaluate
 
 #: Both exclude Winograd, whose rounding error is a few times larger.
 ALGORITHMS = {"direct": ("Conv",), "naive": ("Conv",)}
+#: numpy has no arithmetic in 16 bits, and no vector instructions to convert them.
+WIDENS = True
 
 __all__ = ["NumpyBackend", "evaluate", "open_backends"]
 

@@ -20,7 +20,7 @@ from .conftest import Tercet
 #: Options that only Python has.
 IN_PYTHON = {
     *("stop_at", "fold_bytes", "fold_total", "keep_quantized", "workspace", "max_plans"),
-    *("check_each", "streams", "control", "cache", "ranges"),
+    *("check_each", "streams", "control", "cache", "ranges", "widen"),
 }
 
 

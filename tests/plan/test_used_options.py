@@ -38,7 +38,7 @@ PARTIAL_VALUES: dict[str, Any] = {
 #: What passes, planning and running do with a graph of any backend.
 OF_ALL = {
     *("precision", "keep_float32", "stop_at", "skip", "fold_bytes", "fold_total", "finite"),
-    *("keep_quantized", "integers", "max_plans", "check_each", "control", "cache"),
+    *("keep_quantized", "integers", "widen", "max_plans", "check_each", "control", "cache"),
 }
 #: These hold where there is nothing to limit.
 LIMITS = {"max_bytes", "max_device_bytes", "workspace", "streams"}

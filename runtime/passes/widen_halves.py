@@ -1,0 +1,173 @@
+"""Keeps floats of 16 bits in float32 between operations, where a backend computes them so anyway.
+
+A processor without arithmetic in 16 bits widens what an operation reads, and rounds what it stores:
+for a layer of few channels that takes as long as the layer. onnxruntime does without on such
+processors, too. Nothing is rounded in between, so results are nearer to those of exact arithmetic.
+
+Layers become float32 if what they read is already, or what reads them would follow. Other
+operators follow if one of their inputs is float32 already; those that only move elements, if all
+are, so that no tensor is widened for them. What the host stores in 16 bits on purpose stays:
+inputs, results, tables from which rows are gathered, caches, and what a Cast rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..ir.constraints import takes
+from ..ir.dtypes import DType, bfloat16, float16, float32
+from ..ir.graph import Graph, Node, Value
+from ..ir.infer import infer_node
+from ..ir.op import Op
+from ..ops import conv, gather, matmul, movement, norm, pool, recurrent, resize
+from ..ops import elementwise as ew
+from ..ops import reduce as rd
+from ..ops import shape as sh
+from .driver import Context
+from .editing import dtype_of
+from .half_operators import FOLLOWERS
+
+_HALVES = (float16, bfloat16)
+#: Operators that gain.
+_LEADERS: frozenset[type[Op]] = frozenset(
+    {
+        *(conv.Conv, conv.ConvTranspose, matmul.Gemm, matmul.MatMul),
+        *(recurrent.GRU, recurrent.LSTM, recurrent.RNN),
+    }
+)
+#: Operators that move elements, or choose among them.
+_MOVERS: frozenset[type[Op]] = frozenset(
+    {
+        *(*sh.VIEWS, ew.Where, gather.Gather, gather.GatherElements, gather.GatherND),
+        *(movement.Transpose, movement.Expand, movement.Tile, movement.Concat, movement.Split),
+        *(movement.Slice, movement.Pad, movement.DepthToSpace, movement.SpaceToDepth),
+    }
+)
+#: Those that write to a tensor, which may be a cache, and what is not computed.
+_STORED = {gather.ScatterElements, gather.ScatterND, gather.TensorScatter, norm.Dropout}
+_FOLLOWERS: frozenset[type[Op]] = (FOLLOWERS | _MOVERS) - _STORED | {
+    *(ew.Exp, ew.Log, ew.Sqrt, ew.Reciprocal, ew.Tan, ew.Sinh, ew.Cosh, ew.Asin, ew.Acos, ew.Atan),
+    *(ew.Asinh, ew.Acosh, ew.Atanh, rd.ReduceSum, rd.ReduceSumSquare, rd.ReduceL1, rd.ReduceL2),
+    *(rd.ReduceLogSum, rd.ReduceLogSumExp, rd.ReduceProd, norm.LpNormalization, pool.LpPool),
+    *(norm.MeanVarianceNormalization, pool.GlobalLpPool),
+}
+#: Operators of which only the first input becomes float32.
+_FIRST = (norm.BatchNormalization, resize.Resize, resize.GridSample)
+#: What asks for sizes, which any type has.
+_SIZES = (sh.Shape, sh.Size)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace operations on 16 bits by those on float32, with ``Options.widen``.
+
+    Every rewrite leaves a graph with the same inputs and outputs: the Cast after a node stays for
+    those of its readers that do not follow, and is removed if all of them do. Nothing is rewritten
+    if the constants, widened, exceed ``Options.fold_total``.
+    """
+    options = context.options
+    if not options.widen or options.precision in {half.name for half in _HALVES}:
+        return
+    taken = {*_LEADERS, *_FOLLOWERS}
+    read = {v for node in graph.nodes if type(node.op) in taken for v in node.distinct_reads}
+    size = sum(v.data.nbytes for v in read if v.data is not None and _is_half(v))
+    if 2 * size > options.fold_total - context.spent:
+        return
+    context.spent += size
+    context.made += 2 * size
+    wide = _Wide(graph)
+    for node in list(graph.nodes):
+        if node in graph and wide.suits(node):
+            name = node.name
+            wide.rewrite(node)
+            yield f"{node.kind} '{name}' keeps float32"
+
+
+def _is_half(value: Value | None) -> bool:
+    return dtype_of(value) in _HALVES
+
+
+class _Wide:
+    """float32 counterparts of values of 16 bits."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._known: dict[Value, Value] = {}
+        self._casts: dict[Value, Value] = {}
+
+    def suits(self, node: Node) -> bool:
+        """Whether a node should compute in float32."""
+        kind, halves = type(node.op), self._halves(node)
+        if not halves or not _may_follow(node):
+            return False
+        computed = [value for value in halves if value.data is None]
+        known = [value for value in computed if value in self._known]
+        if kind in _MOVERS:
+            is_wide = bool(known) and len(known) == len(computed)
+            return is_wide and not any(map(self._graph.is_output, node.outputs))
+        if kind in _LEADERS:
+            return bool(known) or (bool(computed) and any(map(_may_follow, _readers(node))))
+        return bool(known)
+
+    def _halves(self, node: Node) -> list[Value]:
+        first = node.inputs[: 1 if isinstance(node.op, _FIRST) else None]
+        return [value for value in first if value is not None and _is_half(value)]
+
+    def rewrite(self, node: Node) -> None:
+        """Replace a node by one of float32 and a Cast of each of its results."""
+        graph, halves = self._graph, set(self._halves(node))
+        inputs = [self._widened(v, node) if v in halves else v for v in node.inputs]
+        new = graph.insert(
+            node.op, inputs, len(node.outputs), name=node.name, before=node, origin=(node,)
+        )
+        infer_node(new)
+        results: list[Value] = []
+        for value, old in zip(new.outputs, node.outputs, strict=True):
+            half = dtype_of(old)
+            is_changed = half in _HALVES and dtype_of(value) == float32
+            results.append(self._cast(value, half, node) if half and is_changed else value)
+            if is_changed:
+                self._known[results[-1]] = value
+        graph.replace(node, results)
+        graph.rename(new, node.name)
+        for result in results:
+            if result in self._known:
+                self._pass_on(result)
+
+    def _pass_on(self, half: Value) -> None:
+        """Let what widens a result, or asks for its size, read it in float32."""
+        graph, wide = self._graph, self._known[half]
+        for reader in graph.in_order(half.consumers):
+            if isinstance(reader.op, _SIZES):
+                graph.set_inputs(reader, (wide,))
+            elif isinstance(reader.op, ew.Cast) and dtype_of(reader.output) == float32:
+                graph.redirect(reader.output, wide)
+                graph.remove(reader)
+
+    def _widened(self, value: Value | None, reader: Node) -> Value | None:
+        if value is None or value in self._known:
+            return None if value is None else self._known[value]
+        if value not in self._casts:
+            name = f"{value.name}.{float32.name}"
+            self._casts[value] = (
+                self._cast(value, float32, reader)
+                if value.data is None
+                else self._graph.constant(value.data.astype(float32), name)
+            )
+        return self._casts[value]
+
+    def _cast(self, value: Value, to: DType, before: Node) -> Value:
+        node = self._graph.insert(
+            ew.Cast(to=to), [value], name=f"{value.name}.{to.name}", before=before, origin=(before,)
+        )
+        infer_node(node)
+        return node.output
+
+
+def _may_follow(node: Node) -> bool:
+    """Whether an operator computes the same in float32, and has results of the type it reads."""
+    kind = type(node.op)
+    return (kind in _LEADERS or kind in _FOLLOWERS) and takes(kind, float32)
+
+
+def _readers(node: Node) -> Iterable[Node]:
+    return node.outputs[0].consumers
