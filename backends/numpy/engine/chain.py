@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from math import prod
 from typing import Protocol
 
 from ....runtime.base.record import record
@@ -13,8 +14,11 @@ from ....runtime.ir.types import Array
 from ..numerics.elementwise import CALLS, ELEMENTWISE
 from ..numerics.elementwise_calls import elementwise_call
 from ..numerics.halves import store
-from .blocking import Block, Frame, cut
+from .blocking import Block, Frame, blocks, cut, lengths
 from .step import Bound, Tape
+
+#: Elements that several calls go over while these are in the cache, and how many calls that are.
+PIECE, SEVERAL = 1 << 16, 3
 
 
 class Finish(Protocol):
@@ -122,6 +126,12 @@ class Chain:
             work.append((ELEMENTWISE[type(stage.node.op)](stage.node.op), operands, stage.at))
 
         def record(tape: Tape, block: Block, source: Array | None = None) -> None:
+            for piece in self._pieces(lengths(block)):
+                pairs = zip(block, piece, strict=True)
+                part = tuple(slice(b.start + p.start, b.start + p.stop) for b, p in pairs)
+                record_piece(tape, part, None if source is None else source[piece])
+
+        def record_piece(tape: Tape, block: Block, source: Array | None) -> None:
             result = cut(target, block)
             running = result if source is None else source
             for number, (function, operands, at) in enumerate(work, 1):
@@ -143,10 +153,16 @@ class Chain:
             bound: the step's arrays.
             data: the previous values, of the dtype of the result; other operands are scalars.
         """
-        for stage in self.stages:
-            operands = [
-                None if value is None else bound[value].reshape(()) if i != stage.at else data
-                for i, value in enumerate(stage.node.inputs)
-            ]
-            function = ELEMENTWISE[type(stage.node.op)](stage.node.op)
-            tape.append(elementwise_call(function, *operands, out=data))
+        for piece in self._pieces(data.shape):
+            part = data[piece]
+            for stage in self.stages:
+                operands = [
+                    None if value is None else bound[value].reshape(()) if i != stage.at else part
+                    for i, value in enumerate(stage.node.inputs)
+                ]
+                function = ELEMENTWISE[type(stage.node.op)](stage.node.op)
+                tape.append(elementwise_call(function, *operands, out=part))
+
+    def _pieces(self, shape: tuple[int, ...]) -> Iterator[Block]:
+        """Yield parts of a block that stay in the cache while stages go over them several times."""
+        return blocks(shape, PIECE if self.calls >= SEVERAL else max(1, prod(shape)))
