@@ -400,11 +400,6 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         narrow=True,
     ),
     _pass(
-        "widen_halves",
-        "likewise: these are widened once",
-        at="Conv ConvTranspose Gemm MatMul GRU LSTM RNN",
-    ),
-    _pass(
         "join_casts",
         "after it, which casts what is read in two types",
         at="Cast",

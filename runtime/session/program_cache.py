@@ -30,6 +30,7 @@ from ..passes.bucketing import Bucket, bucketed
 from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.format import Format
+from ..plan.host import HOST
 from ..plan.layout import lay_out
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
@@ -40,6 +41,7 @@ from .kept_plans import KeptModel
 from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
+from .widen_halves import widen_halves
 
 #: Names of results and inputs, symbols with several sizes, and inputs with their elements.
 _Elements = tuple[tuple[str, tuple[Dim, ...] | bytes | None], ...]
@@ -252,6 +254,7 @@ class ProgramCache:
             bucket = bucketed(bound, room)
             bucket = bucket if edit is None else edit(bucket)
             optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
+        self._widen(bound)
         lower(bound)
         if unclear or known or resources.doubts.is_told or log.endless:
             kept = None  # its warnings would not be repeated
@@ -267,6 +270,13 @@ class ProgramCache:
         if kept is not None:
             kept.end()
         return self._ended(program)
+
+    def _widen(self, graph: Graph) -> None:
+        """Keep floats of 16 bits in float32, if the options ask for it; see `widen_halves`."""
+        options, weights = self._resources.options, self._resources.stores.get(HOST)
+        is_rounded = options.precision in ("float16", "bfloat16") or options.stop_at is not None
+        if options.widen and weights is not None and not is_rounded:
+            widen_halves(graph, weights, options.fold_total)
 
     def _ended(self, program: Program) -> Program:
         """Return a program that has been made, or read."""

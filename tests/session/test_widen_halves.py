@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 
 import tercet
+from tercet.runtime.control.program import Program
 from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph
 
 from ..randomness import restarting
-from .graphs import kinds, optimised
 
 RNG = restarting(3)
 
@@ -46,8 +46,15 @@ def half(*shape: int) -> np.ndarray:
 
 
 def widened(model: onnx.ModelProto, **options: Any) -> Graph:
-    with tercet.load(model, "numpy") as loaded:
-        return optimised(loaded.imported, **{"widen": True, **options})[0]
+    """Return what is planned on numpy."""
+    with tercet.load(model, "numpy", **options) as loaded:
+        program = loaded.prepare()
+        assert isinstance(program, Program)
+        return program.graph.clone()
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.kind for node in graph.nodes]
 
 
 def layers() -> onnx.ModelProto:
@@ -102,12 +109,28 @@ def test_of_either_type(dtype: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"widen": None}, {"widen": False}, {"precision": "float16"}, {"fold_total": 1000}],
+    [{"widen": False}, {"stop_at": 0}, {"precision": "float16"}, {"fold_total": 1000}],
     ids=str,
 )
 def test_nothing_is_widened_otherwise(options: dict[str, Any]) -> None:
     graph = widened(layers(), **options)
     assert float32 not in {v.tensor.dtype for node in graph.nodes for v in node.outputs}
+
+
+def test_the_graph_of_the_model_has_the_types_of_the_file() -> None:
+    """It is exported, and planned for devices."""
+    with tercet.load(layers(), "numpy") as loaded:
+        loaded.run({"x": half(1, 4, 8, 8)})
+        assert float32 not in {v.tensor.dtype for node in loaded.graph.nodes for v in node.outputs}
+
+
+def test_programs_share_widened_weights() -> None:
+    model = file(LAYERS, "float16[n,4,8,8] x", w=half(4, 4, 3, 3), v=half(3, 8, 1, 1))
+    with tercet.load(model, "numpy") as loaded:
+        loaded.run({"x": half(1, 4, 8, 8)})
+        before = loaded.memory().weights
+        loaded.run({"x": half(2, 4, 8, 8)})
+        assert loaded.memory().weights == before
 
 
 def test_only_numpy_asks_for_it() -> None:

@@ -4,28 +4,32 @@ A processor without arithmetic in 16 bits widens what an operation reads, and ro
 for a layer of few channels that takes as long as the layer. onnxruntime does without on such
 processors, too. Nothing is rounded in between, so results are nearer to those of exact arithmetic.
 
-Layers become float32 if what they read is already, or what reads them would follow. Other
-operators follow if one of their inputs is float32 already; those that only move elements, if all
-are, so that no tensor is widened for them. What the host stores in 16 bits on purpose stays:
-inputs, results, tables from which rows are gathered, caches, and what a Cast rounds.
+Graphs with sizes are rewritten, right before they are planned: what is exported, or planned for
+another device, has the types of the file. Layers become float32 if what they read is already, or
+what reads them would follow. Other operators follow if one of their inputs is float32 already;
+those that only move elements, if all are, so that no tensor is widened for them. What a file stores
+in 16 bits on purpose stays: inputs, results, tables from which rows are gathered, caches, and what
+a Cast rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ..ir.constraints import takes
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer_node
 from ..ir.op import Op
+from ..ir.types import Array
 from ..ops import conv, gather, matmul, movement, norm, pool, recurrent, resize
 from ..ops import elementwise as ew
 from ..ops import reduce as rd
 from ..ops import shape as sh
-from .driver import Context
-from .editing import dtype_of
-from .half_operators import FOLLOWERS
+from ..passes.editing import dtype_of
+from ..passes.half_operators import FOLLOWERS
+from ..plan.backend import Weights
+from ..plan.host import array
 
 _HALVES = (float16, bfloat16)
 #: Operators that gain.
@@ -57,29 +61,37 @@ _FIRST = (norm.BatchNormalization, resize.Resize, resize.GridSample)
 _SIZES = (sh.Shape, sh.Size)
 
 
-def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace operations on 16 bits by those on float32, with ``Options.widen``.
+def widen_halves(graph: Graph, weights: Weights, limit: int) -> None:
+    """Replace operations on 16 bits by those on float32.
 
-    Every rewrite leaves a graph with the same inputs and outputs: the Cast after a node stays for
-    those of its readers that do not follow, and is removed if all of them do. Nothing is rewritten
-    if the constants, widened, exceed ``Options.fold_total``.
+    Inputs and results of the graph stay the same: the Cast after a node is left for those of its
+    readers that do not follow.
+
+    Args:
+        graph: with sizes; rewritten in place.
+        weights: those of the host, which keep widened constants for all programs.
+        limit: maximum bytes of widened constants; of more, nothing is rewritten.
     """
-    options = context.options
-    if not options.widen or options.precision in {half.name for half in _HALVES}:
+    if not any(type(node.op) in _LEADERS and _is_half(node.inputs[0]) for node in graph.nodes):
         return
     taken = {*_LEADERS, *_FOLLOWERS}
     read = {v for node in graph.nodes if type(node.op) in taken for v in node.distinct_reads}
-    size = sum(v.data.nbytes for v in read if v.data is not None and _is_half(v))
-    if 2 * size > options.fold_total - context.spent:
+    if sum(2 * v.data.nbytes for v in read if v.data is not None and _is_half(v)) > limit:
         return
-    context.spent += size
-    context.made += 2 * size
-    wide = _Wide(graph)
+    wide = _Wide(graph, weights)
     for node in list(graph.nodes):
         if node in graph and wide.suits(node):
-            name = node.name
             wide.rewrite(node)
-            yield f"{node.kind} '{name}' keeps float32"
+    graph.sweep()
+
+
+def _in_float32(value: Value, weights: Weights) -> Array:
+    """Return a constant in float32: one array, by which plans know what they have packed."""
+
+    def pack(data: Array) -> Array:
+        return data.astype(float32)
+
+    return array(weights.packed((value,), ("dtype", float32), pack))
 
 
 def _is_half(value: Value | None) -> bool:
@@ -89,8 +101,8 @@ def _is_half(value: Value | None) -> bool:
 class _Wide:
     """float32 counterparts of values of 16 bits."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, weights: Weights) -> None:
+        self._graph, self._weights = graph, weights
         self._known: dict[Value, Value] = {}
         self._casts: dict[Value, Value] = {}
 
@@ -151,7 +163,7 @@ class _Wide:
             self._casts[value] = (
                 self._cast(value, float32, reader)
                 if value.data is None
-                else self._graph.constant(value.data.astype(float32), name)
+                else self._graph.constant(_in_float32(value, self._weights), name)
             )
         return self._casts[value]
 
