@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 
 from ..base.budget import Budget
 from ..errors import LimitError
 from ..ir.graph import Graph, Value
-from ..ir.types import Array, HostValue, TensorType, bytes_of
+from ..ir.types import ENTRY, Array, HostValue, TensorType, bytes_of
 
 
 class Tally:
@@ -26,16 +27,31 @@ class Tally:
 
     def add(self, value: HostValue, what: str) -> None:
         """Hold a value; raises LimitError as `Budget.take` does."""
-        new = 0
-        for owner, data in _owners(value):
+        new = self._add_maps(value)
+        for owner, data in _owners(value) if new is None else ():
             count, nbytes = self._owners.get(owner, (0, -1))
             if nbytes < 0:
                 nbytes = bytes_of(data)
-                new += nbytes
+                new = (new or 0) + nbytes
             self._owners[owner] = count + 1, nbytes
         if new:
             self._budget.take(new, what)
             self._taken += new
+
+    def _add_maps(self, value: HostValue) -> int | None:
+        """Hold the maps of a list, such as one for each row, and return their bytes.
+
+        Returns:
+            None, and nothing is held, of another value or if some of them are held already.
+        """
+        if not isinstance(value, list) or {*map(type, value)} != {dict}:
+            return None
+        owners = [*map(id, value)]
+        if len({*owners}) < len(owners) or not self._owners.keys().isdisjoint(owners):
+            return None
+        sizes = [ENTRY * count for count in map(len, value)]
+        self._owners.update(zip(owners, zip(repeat(1), sizes), strict=False))
+        return sum(sizes)
 
     def lend(self, values: Iterable[HostValue]) -> None:
         """Register values whose memory belongs to the caller."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
+from itertools import chain
 from math import prod
 from sys import getsizeof
 from typing import Any, cast
@@ -14,7 +16,8 @@ from ..base.record import record
 from .dtypes import COMPLEX, INTEGERS, DType, int64, name_of, string
 
 #: Approximate overhead in bytes of a dictionary entry.
-_ENTRY = 100
+ENTRY = 100
+_PLAIN = {float, int, str}
 #: An integer, the name of a symbol ("batch"), or None for an unknown size.
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -227,13 +230,21 @@ def type_of(data: HostValue, declared: ValueType | None = None) -> ValueType | N
     return declared
 
 
+def are_plain_maps(values: Sequence[object]) -> bool:
+    """Whether values are dictionaries of Python's numbers and texts."""
+    if {*map(type, values)} != {dict}:
+        return False
+    held = chain.from_iterable(map(dict[Any, Any].values, cast("Sequence[dict[Any, Any]]", values)))
+    return _PLAIN.issuperset(map(type, held))
+
+
 def bytes_of(data: Array | dict[object, object]) -> int:
     """Return the bytes of an array or map, including the characters of strings.
 
     Shared elements, and axes along which an array is broadcast, count once.
     """
     if isinstance(data, dict):
-        return _ENTRY * len(data)
+        return ENTRY * len(data)
     nbytes = data.nbytes
     if data.base is None and not data.dtype.hasobject:
         return nbytes

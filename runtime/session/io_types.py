@@ -24,6 +24,7 @@ from ..ir.types import (
     Shape,
     TensorType,
     ValueType,
+    are_plain_maps,
 )
 from ..ops.shapes import MAX_RANK
 from ..plan.backend import Stream
@@ -357,6 +358,8 @@ class Owned:
     def __call__(self, value: HostValue) -> HostValue:
         """Return a result, copied if necessary."""
         if isinstance(value, list):
+            if are_plain_maps(value):
+                return list(map(dict[Any, Any].copy, value))
             return [self(element) for element in value]
         if isinstance(value, dict):
             return {key: self(element) for key, element in value.items()}

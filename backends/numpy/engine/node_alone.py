@@ -10,7 +10,14 @@ from ....runtime.base.guard import need
 from ....runtime.base.record import record
 from ....runtime.ir.graph import Node
 from ....runtime.ir.infer import check_types
-from ....runtime.ir.types import HostValue, TensorType, ValueType, type_of
+from ....runtime.ir.types import (
+    HostValue,
+    MapType,
+    SequenceType,
+    TensorType,
+    ValueType,
+    type_of,
+)
 
 #: Maximum elements of a tensor that may determine a result's shape.
 KNOWN = 1 << 16
@@ -39,8 +46,14 @@ class _Results:
 
     @property
     def is_static(self) -> bool:
-        """Whether all results are tensors of known shape."""
-        return all(isinstance(t, TensorType) and t.is_static for t in self.types)
+        """Whether all results are tensors of known shape, or lists of maps."""
+        return all(map(_is_static, self.types))
+
+
+def _is_static(result: ValueType | None) -> bool:
+    if isinstance(result, SequenceType):
+        return isinstance(result.element, MapType) and _is_static(result.element.element)
+    return isinstance(result, TensorType) and result.is_static
 
 
 #: Mark sets of inputs seen never and once.

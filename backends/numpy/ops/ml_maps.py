@@ -5,6 +5,7 @@ A map's values are Python or numpy numbers, or strings; a Python float stands fo
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,13 @@ def _values(x: dict[Any, Any]) -> tuple[Array, DType]:
 def zip_map(op: ZipMap, x: Array) -> list[dict[Any, float]]:
     """Return a map from class label to score for every row."""
     labels = op.classlabels_strings or op.classlabels_int64s or ()
-    return [dict(zip(labels, row, strict=True)) for row in np.atleast_2d(x).tolist()]
+    rows = np.atleast_2d(x)
+    if rows.shape[1] != len(labels):
+        raise ValueError(f"{rows.shape[1]} scores in a row, and {len(labels)} class labels")
+    if not labels:
+        return [{} for _ in rows]
+    # Lists of columns: one of each row would be as many objects again to be collected.
+    return list(map(dict, map(zip, repeat(labels), zip(*rows.T.tolist(), strict=True))))
 
 
 @kernel(DictVectorizer)
