@@ -353,14 +353,12 @@ class Owned:
 
     def __init__(self, feeds: Iterable[HostValue]) -> None:
         # Ids suffice: their objects live at least as long.
-        self._taken = {id(data) for value in feeds for data in _arrays_in(value)}
+        self._taken = {id(data) for value in feeds for data in _held_in(value)}
 
     def __call__(self, value: HostValue) -> HostValue:
         """Return a result, copied if necessary."""
         if isinstance(value, list):
-            if are_plain_maps(value):
-                return list(map(dict[Any, Any].copy, value))
-            return [self(element) for element in value]
+            return self._maps(value) if are_plain_maps(value) else [*map(self, value)]
         if isinstance(value, dict):
             return {key: self(element) for key, element in value.items()}
         if not isinstance(value, np.ndarray):
@@ -369,12 +367,19 @@ class Owned:
         self._taken.add(id(value))
         return value if is_new else value.copy()
 
+    def _maps(self, maps: list[Any]) -> list[Any]:
+        """Return maps without arrays, copied unless they are all new."""
+        ids = {*map(id, maps)}
+        is_new = len(ids) == len(maps) and self._taken.isdisjoint(ids)
+        self._taken |= ids
+        return maps if is_new else list(map(dict[Any, Any].copy, maps))
 
-def _arrays_in(value: Any) -> Iterator[Array]:
-    """Yield the arrays contained in a value."""
-    if isinstance(value, np.ndarray):
+
+def _held_in(value: Any) -> Iterator[Array | dict[Any, Any]]:
+    """Yield the arrays and maps contained in a value."""
+    if isinstance(value, np.ndarray | dict):
         yield value
-    elif isinstance(value, list | dict):
+    if isinstance(value, list | dict):
         held = cast("Iterable[Any]", value.values() if isinstance(value, dict) else value)
         for element in held:
-            yield from _arrays_in(element)
+            yield from _held_in(element)

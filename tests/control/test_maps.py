@@ -76,6 +76,18 @@ def test_maps_count_once_in_the_budget() -> None:
     budget.take(1000, "everything")
 
 
+def test_new_maps_are_not_copied() -> None:
+    made: list[Any] = [{1: 0.5}, {2: 0.25}]
+    own = Owned([[{1: 0.5}]])
+    assert own(made) is made
+    assert own(made) == made
+    assert own(made) is not made
+    shared = [{3: 0.5}] * 2
+    found = Owned([])(shared)
+    assert isinstance(found, list)
+    assert found[0] is not found[1]
+
+
 def test_results_are_maps_of_their_own() -> None:
     inner = [np.ones(2)]
     given: list[Any] = [{1: 0.5}, {2: 0.25}]
