@@ -17,7 +17,7 @@ from .graphs import Array, model, node
 
 NAMES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 AXES = [(0,), (1,), (-1,), (0, 2), (2, 1), (0, 1, 2), ()]
-SHAPES = [(3, 17, 40), (1, 1, 1), (70, 2, 3), (2, 0, 3), (5, 130, 9)]
+SHAPES = [(3, 17, 40), (1, 1, 1), (70, 2, 3), (2, 0, 3), (5, 130, 9), (50, 2, 2), (40, 2, 4)]
 
 
 def _drawn(shape: tuple[int, ...], dtype: Any) -> Array:
@@ -48,13 +48,16 @@ def test_the_same_bits_as_alone(
         assert found.tobytes() == want.tobytes()
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((3, 5, 4), 1), ((30, 3, 4), 2), ((100, 2), -1)])
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_call_numpy_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = _drawn((3, 5, 4), np.float32)
-    proto = model([node(name, ["x", "axes"], "y")], {"x": x}, {"axes": np.array([1])})
+def test_runs_call_numpy_alone(
+    name: str, shape: tuple[int, ...], axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.nan_to_num(_drawn(shape, np.float32), posinf=2, neginf=-2)
+    proto = model([node(name, ["x", "axes"], "y")], {"x": x}, {"axes": np.array([axis])})
     monkeypatch.setattr(reduce, "REDUCERS", {})
     with tercet.load(proto, stop_at=0) as loaded:
         for factor in (1, 2):
             (found,) = loaded.run({"x": factor * x}).values()
-            want = getattr(np, name.removeprefix("Reduce").lower())(factor * x, 1, keepdims=True)
+            want = getattr(np, name.removeprefix("Reduce").lower())(factor * x, axis, keepdims=True)
             np.testing.assert_allclose(found, want, rtol=1e-6)

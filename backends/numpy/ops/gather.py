@@ -206,7 +206,7 @@ def _recorded(op: Op, data: Array, indices: Array, *updates: Array, out: Array) 
     """Return the calls for indices that do not change; raises IndexError if one is out of range."""
     if isinstance(op, ops.Gather):
         places = _from_front(indices, data.shape[op.axis])
-        return [_taking(data, places, op.axis, out)]
+        return [taking(data, places, op.axis, out)]
     if isinstance(op, ops.GatherElements | ops.ScatterElements):
         where = _along(op.axis, data, indices)
     elif isinstance(op, ops.GatherND):
@@ -215,7 +215,7 @@ def _recorded(op: Op, data: Array, indices: Array, *updates: Array, out: Array) 
         where = _coordinates(data.shape, indices)
     places, inner = _places(data.shape, where), data.shape[len(where) :]
     if not updates:
-        return [_taking(data.reshape(-1, *inner), places, 0, out)]
+        return [taking(data.reshape(-1, *inner), places, 0, out)]
     tape: Tape = [partial(np.copyto, out, data)]
     added, part = updates[0].reshape(-1, prod(inner)), _as_slice(places)
     rows = out.reshape(-1, prod(inner), copy=False)
@@ -232,7 +232,7 @@ def _recorded(op: Op, data: Array, indices: Array, *updates: Array, out: Array) 
     return [*tape, partial(_scatter, out, where, updates[0], op.reduction)]
 
 
-def _taking(data: Array, places: Array, axis: int, out: Array) -> Callable[[], object]:
+def taking(data: Array, places: Array, axis: int, out: Array) -> Callable[[], object]:
     """Return the call that takes slices along an axis."""
     part = _as_slice(places)
     if part is None:

@@ -16,8 +16,14 @@ from ....runtime.ops.ml import (
     Normalizer,
     Scaler,
 )
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import record_kernel
+from ..engine.chain import Chain
 from ..engine.prepared import attribute
-from ..engine.registry import kernel
+from ..engine.registry import KERNELS, builder, kernel
+from ..engine.step import Bound, HostStep, Tape
+from .gather import taking
 
 # ── scores ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,6 +88,24 @@ def array_feature_extractor(op: ArrayFeatureExtractor, x: Array, y: Array) -> Ar
         raise ValueError(f"y has columns {y.min()} to {y.max()}; x has {x.shape[-1]}")
     found = np.take(x, y.reshape(-1), -1)
     return found[np.newaxis] if x.ndim == 1 else found
+
+
+@builder(ArrayFeatureExtractor)
+def columns_at_constant_places(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Take columns that are known before a run in one call."""
+    node = chain.head
+    x, y, _ = chain.operands
+
+    def record(bound: Bound) -> list[Tape]:
+        data, out = bound[x], bound[node.output]
+        if y.is_constant and y.tensor.size:
+            places = bound[y].reshape(-1)
+            if places.min() >= 0 and places.max() < data.shape[-1]:
+                found = out.reshape(*data.shape[:-1], places.size, copy=False)
+                return [[taking(data, places, -1, found)]]
+        return [record_kernel(node, KERNELS[ArrayFeatureExtractor], bound)]
+
+    return HostStep(node.kind, site, record)
 
 
 @kernel(Binarizer)

@@ -20,6 +20,7 @@ from ..engine.apply import left_to_kernel
 from ..engine.chain import Chain
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, Tape
+from ..numerics.calls import calling
 from ..numerics.convert import greatest, lowest
 from ..numerics.halves import widened
 from ..numerics.short_rows import reduced, takes_columns
@@ -27,6 +28,8 @@ from ..numerics.short_rows import reduced, takes_columns
 #: Elements of a row, and of all rows of a step, from which rows are accumulated as a whole; those
 #: between the ends of an axis that share the cache, and those between two checks of the deadline.
 LONGEST, WORTH, NEAR, UNCHECKED = 64, 128, 32, 1 << 20
+#: Maximum elements of short rows that are combined column by column.
+COLUMNS = 4
 
 Reducer = Callable[[Array, tuple[int, ...]], Array]
 
@@ -123,8 +126,31 @@ def reduce_in_place(chain: Chain, site: BuildContext, options: Options) -> HostS
     dims = data.tensor.dims
     along = op.axes(tuple(int(axis) for axis in axes.reshape(-1)), len(dims))
     if along == (len(dims) - 1,) and takes_columns(UFUNCS[type(op)], dims, data.tensor.dtype):
+        if dims[-1] <= COLUMNS:
+            return HostStep(chain.title, site, partial(_record_columns, chain))
         return left_to_kernel(chain, site)
     return HostStep(chain.title, site, partial(_record, chain, along))
+
+
+def _record_columns(chain: Chain, bound: Bound) -> list[Tape]:
+    """Record the calls that combine the few columns of many rows, in the order of a row."""
+    op, x = chain.head.op, bound[chain.nodes[0].distinct_reads[0]]
+    target = bound[chain.output].reshape(x.shape[:-1])
+    assert isinstance(op, ops.Reduce)
+    function = UFUNCS[type(op)]
+    first, *others = (x[..., place] for place in range(x.shape[-1]))
+    tape: Tape = []
+    for column in others:
+        tape.append(calling(function, first, column, out=target))
+        first = target
+    return [tape + _averaged(op, x.shape[-1], target)]
+
+
+def _averaged(op: ops.Reduce, count: int, sums: Array) -> Tape:
+    """Return the call that makes sums of so many elements means, if they are to be."""
+    if not isinstance(op, ops.ReduceMean):
+        return []
+    return [partial(np.divide, sums, np.array(count, sums.dtype), sums)]
 
 
 def _record(chain: Chain, along: tuple[int, ...], bound: Bound) -> list[Tape]:
@@ -138,10 +164,7 @@ def _record(chain: Chain, along: tuple[int, ...], bound: Bound) -> list[Tape]:
     initial = {} if limit is None else {"initial": limit(x.dtype)}
     function = UFUNCS[type(op)]
     tape: Tape = [partial(function.reduce, x, along, x.dtype, target, True, **initial)]
-    if isinstance(op, ops.ReduceMean):
-        count = np.array(prod(x.shape[axis] for axis in along), x.dtype)
-        tape.append(partial(np.divide, target, count, target))
-    return [tape]
+    return [tape + _averaged(op, prod(x.shape[axis] for axis in along), target)]
 
 
 @kernel(ops.ArgMax, ops.ArgMin)
