@@ -49,7 +49,8 @@ def test_columns(
     with tercet.load(made, "numpy") as model:
         model.run({name: np.zeros_like(data) for name, data in feeds.items()})
         found = model.run(feeds)["z"]
-    want = onnxruntime.InferenceSession(made.SerializeToString()).run(None, feeds)[0]
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    want = np.asarray(session.run(None, feeds)[0])
     np.testing.assert_array_equal(found.reshape(want.shape), want)
 
 
