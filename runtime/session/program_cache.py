@@ -30,7 +30,6 @@ from ..passes.bucketing import Bucket, bucketed
 from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.format import Format
-from ..plan.host import HOST
 from ..plan.layout import lay_out
 from ..plan.weights import arrays_of
 from .bucket_program import BucketProgram
@@ -41,7 +40,7 @@ from .kept_plans import KeptModel
 from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
-from .widen_halves import widen_halves
+from .widen_halves import WidenedConstants, widen_halves
 
 #: Names of results and inputs, symbols with several sizes, and inputs with their elements.
 _Elements = tuple[tuple[str, tuple[Dim, ...] | bytes | None], ...]
@@ -98,6 +97,7 @@ class ProgramCache:
         self.trusts_sizes = False
         self._boundary, self._resources = boundary, resources
         self._graphs: OrderedDict[_Wanted, Graph] = OrderedDict()
+        self._widened = WidenedConstants()
         self._warned: set[str] = set()
         self._keys = Keys()
         self._growth = Growth()
@@ -126,6 +126,7 @@ class ProgramCache:
         graphs = [self._imported, *self._graphs.values()]
         self._imported = Graph(self._imported.name)
         self._graphs.clear()
+        self._widened.clear()
         if self._kept is not None:
             self._kept.close()
         free(graphs)
@@ -202,7 +203,7 @@ class ProgramCache:
 
     def _forget(self, graphs: Sequence[Graph]) -> None:
         """Drop graphs of which no program is left, and the weights that only they have."""
-        alone = set[int]().union(*map(arrays_of, graphs))
+        alone = set[int]().union(*map(arrays_of, graphs)) - self._widened.ids
         for kept in (self._imported, *list(self._graphs.values())):
             alone -= arrays_of(kept)
         for store in self._resources.stores.values():
@@ -273,10 +274,10 @@ class ProgramCache:
 
     def _widen(self, graph: Graph) -> None:
         """Keep floats of 16 bits in float32, if the options ask for it; see `widen_halves`."""
-        options, weights = self._resources.options, self._resources.stores.get(HOST)
+        options = self._resources.options
         is_rounded = options.precision in ("float16", "bfloat16") or options.stop_at is not None
-        if options.widen and weights is not None and not is_rounded:
-            widen_halves(graph, weights, options.fold_total)
+        if options.widen and not is_rounded:
+            widen_halves(graph, self._widened, options.fold_total)
 
     def _ended(self, program: Program) -> Program:
         """Return a program that has been made, or read."""

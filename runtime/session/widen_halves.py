@@ -28,8 +28,6 @@ from ..ops import reduce as rd
 from ..ops import shape as sh
 from ..passes.editing import dtype_of
 from ..passes.half_operators import FOLLOWERS
-from ..plan.backend import Weights
-from ..plan.host import array
 
 _HALVES = (float16, bfloat16)
 #: Operators that gain.
@@ -61,7 +59,30 @@ _FIRST = (norm.BatchNormalization, resize.Resize, resize.GridSample)
 _SIZES = (sh.Shape, sh.Size)
 
 
-def widen_halves(graph: Graph, weights: Weights, limit: int) -> None:
+class WidenedConstants:
+    """Constants in float32: one array of each for all programs, by which weights are known."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[Array, Array]] = {}
+
+    def __call__(self, data: Array) -> Array:
+        """Return a constant in float32."""
+        found = self._arrays.get(id(data))
+        if found is None:
+            found = self._arrays[id(data)] = data, data.astype(float32)
+        return found[1]
+
+    @property
+    def ids(self) -> set[int]:
+        """The ids of the arrays that have been returned."""
+        return {id(wide) for _, wide in self._arrays.values()}
+
+    def clear(self) -> None:
+        """Drop them."""
+        self._arrays.clear()
+
+
+def widen_halves(graph: Graph, constants: WidenedConstants, limit: int) -> None:
     """Replace operations on 16 bits by those on float32.
 
     Inputs and results of the graph stay the same: the Cast after a node is left for those of its
@@ -69,7 +90,7 @@ def widen_halves(graph: Graph, weights: Weights, limit: int) -> None:
 
     Args:
         graph: with sizes; rewritten in place.
-        weights: those of the host, which keep widened constants for all programs.
+        constants: those of the model.
         limit: maximum bytes of widened constants; of more, nothing is rewritten.
     """
     if not any(type(node.op) in _LEADERS and _is_half(node.inputs[0]) for node in graph.nodes):
@@ -78,20 +99,11 @@ def widen_halves(graph: Graph, weights: Weights, limit: int) -> None:
     read = {v for node in graph.nodes if type(node.op) in taken for v in node.distinct_reads}
     if sum(2 * v.data.nbytes for v in read if v.data is not None and _is_half(v)) > limit:
         return
-    wide = _Wide(graph, weights)
+    wide = _Wide(graph, constants)
     for node in list(graph.nodes):
         if node in graph and wide.suits(node):
             wide.rewrite(node)
     graph.sweep()
-
-
-def _in_float32(value: Value, weights: Weights) -> Array:
-    """Return a constant in float32: one array, by which plans know what they have packed."""
-
-    def pack(data: Array) -> Array:
-        return data.astype(float32)
-
-    return array(weights.packed((value,), ("dtype", float32), pack))
 
 
 def _is_half(value: Value | None) -> bool:
@@ -101,8 +113,8 @@ def _is_half(value: Value | None) -> bool:
 class _Wide:
     """float32 counterparts of values of 16 bits."""
 
-    def __init__(self, graph: Graph, weights: Weights) -> None:
-        self._graph, self._weights = graph, weights
+    def __init__(self, graph: Graph, constants: WidenedConstants) -> None:
+        self._graph, self._constants = graph, constants
         self._known: dict[Value, Value] = {}
         self._casts: dict[Value, Value] = {}
 
@@ -163,7 +175,7 @@ class _Wide:
             self._casts[value] = (
                 self._cast(value, float32, reader)
                 if value.data is None
-                else self._graph.constant(_in_float32(value, self._weights), name)
+                else self._graph.constant(self._constants(value.data), name)
             )
         return self._casts[value]
 
