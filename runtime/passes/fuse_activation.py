@@ -38,7 +38,8 @@ from .polynomial import agree
 def _is_sixth(node: Node) -> bool:
     """Whether a HardSigmoid has the parameters of HardSwish."""
     line = {(1,): getattr(node.op, "alpha", 0.0), (0,): getattr(node.op, "beta", 0.0)}
-    return agree(line, {(1,): 1 / 6, (0,): 0.5}, node.output.tensor.dtype)
+    dtype = dtype_of(node.output)
+    return dtype is not None and agree(line, {(1,): 1 / 6, (0,): 0.5}, dtype)
 
 
 _CUBIC = {(1,): sqrt(2 / pi), (3,): sqrt(2 / pi) * 0.044715}

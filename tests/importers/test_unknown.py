@@ -102,6 +102,23 @@ def test_inspect_blames_no_node_for_what_an_unknown_operator_hides() -> None:
         tercet.inspect(parser.parse_model(head + text), placement="numpy")
 
 
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "t = HardSigmoid <alpha: float = 0.16666667, beta: float = 0.5> (a) y = Mul (a, t)",
+        "t = ReduceMean (a) y = Sub (a, t)",
+        "y = Gelu (a)",
+    ],
+)
+def test_passes_meet_what_nobody_knows(reader: str) -> None:
+    """A reader of an unknown result is placed: no pass needs the type of its operands."""
+    head = '<ir_version: 9, opset_import: ["" : 20, "d": 1]>'
+    proto = parser.parse_model(f"{head} g (float[2, 3] x) => (y) {{ a = d.Odd (x) {reader} }}")
+    rows = tercet.inspect(proto, placement="numpy").placement
+    assert rows
+    assert [row.operators for row in rows if row.backend == "nobody"] == ["d::Odd"]
+
+
 def test_nobody_runs_a_stand_in(model: ModelProto) -> None:
     """Only `inspect` asks for stand-ins; everything else refuses the file."""
     with pytest.raises(UnknownOperators):
