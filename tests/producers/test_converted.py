@@ -2,7 +2,8 @@
 
 `tercet.tools.workshop.converter_files` and `writer_files` make the files, and `qonnx_files` those
 of Brevitas and `modelopt_files` those of Model Optimizer, whose results are their own: onnxruntime
-cannot load the files of Brevitas, or those with float8.
+cannot load the files of Brevitas, or those with float8. The results of `mindspore_upsampling`, two
+Conv2dTranspose written by mindspore.export, are MindSpore's for the same reason.
 """
 
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_there_are_some() -> None:
         "diffusers",
         "hummingbird",
         "jax",
+        "mindspore",
         "modelopt",
         "optimum",
         "paddle",

@@ -89,6 +89,23 @@ def empty_operands(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     return [node.change(inputs=tuple(kept))]
 
 
+@written_by("ConvTranspose", "MindSpore")
+def whole_shapes(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """`output_shape` begins with batch and channels, and odd paddings have more at the end.
+
+    MindSpore writes SAME_LOWER for that, as the first versions of the operator could be read.
+    """
+    shape, kernel = (node.attributes.get(name) for name in ("output_shape", "kernel_shape"))
+    if not (isinstance(shape, tuple) and isinstance(kernel, tuple)):
+        return [node]
+    if len(shape) != len(kernel) + 2:
+        return [node]
+    changed: dict[str, object] = {"output_shape": shape[2:]}
+    if node.attributes.get("auto_pad") == "SAME_LOWER":
+        changed["auto_pad"] = "SAME_UPPER"
+    return [without(node, **changed)]
+
+
 @written_by("Resize", "pytorch", *ONNXRUNTIME)
 def whole_lengths(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """Corners are aligned over the size of the result: 3 of 2 * 1.7, where ONNX's cases take 3.4.
