@@ -1,6 +1,7 @@
 """Models as converters write them by default, and what onnxruntime computes: see `record`."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -79,3 +80,15 @@ def test_every_node_that_a_gpu_refuses_is_listed() -> None:
         labels == "ai.onnx.ml::LabelEncoder: 'LabelEncoder' holds strings, which live on the host"
     )
     assert probabilities.startswith("ai.onnx.ml::ZipMap: 'probabilities' is sequence(map(string")
+
+
+def test_sizes_without_names_are_those_of_the_inputs(tmp_path: Path) -> None:
+    """PaddlePaddle's converters give all free sizes the name '?', which names none."""
+    body = "(float[n,?,?] x) => (float[n,?,?] y) { y = Softmax (x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {body}')
+    for dim in model.graph.input[0].type.tensor_type.shape.dim[1:]:
+        dim.dim_param = "?"
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds: dict[str, Any] = {"input/x": np.zeros((2, 3, 5), np.float32)}
+    np.savez(tmp_path / "m.npz", **feeds)
+    assert unplanned(tmp_path / "m.onnx") == []

@@ -10,7 +10,6 @@ takes no more than its files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ _TEXT = """\
 Written by `python -m tercet.tools.workshop.producers_page tests/producers --output docs/results`.
 The files are in tests/producers; tools in tools/workshop wrote them. *numpy*: maximum error against
 onnxruntime's CPU provider, as a fraction of the largest element, with all passes / without passes
-(files of Brevitas and Model Optimizer: against those, as onnxruntime does not load them all).
+(files of Brevitas, MindSpore and Model Optimizer: against those, as onnxruntime does not load all).
 *cuda*: planned for sm_90a without a GPU, which shows whether every node has a kernel; nothing was
 run there. *onnxruntime*: whether its CPU provider loads and runs the file. There are more files in
 [produced.md](produced.md), of what happened to be installed."""
@@ -109,9 +108,9 @@ def _apart(mine: Any, theirs: Any) -> float:
 
 def unplanned(path: Path) -> list[str]:
     """Return the operators that the cuda backend would not run, each with the reason."""
-    dims = dict(_sizes(onnx.load(path), inputs_of(path)))
+    shapes = {name: x.shape for name, x in inputs_of(path).items()}
     try:
-        found = tercet.inspect(path, placement="cuda", target=TARGET, dims=dims).placement
+        found = tercet.inspect(path, placement="cuda", target=TARGET, shapes=shapes).placement
     except UnsupportedError as error:
         if not error.refusals:
             raise
@@ -121,15 +120,6 @@ def unplanned(path: Path) -> list[str]:
         for row in found or ()
         if row.backend != "plan" and not row.backend.startswith("cuda")
     ]
-
-
-def _sizes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for each in model.graph.input:
-        if each.name in feeds:
-            dims = each.type.tensor_type.shape.dim
-            for dim, size in zip(dims, feeds[each.name].shape, strict=True):
-                if dim.dim_param:
-                    yield dim.dim_param, size
 
 
 def _onnxruntime(path: Path) -> str:
