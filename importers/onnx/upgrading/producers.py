@@ -10,7 +10,7 @@ from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.movement import adds_nothing
 from ..source.raw import RawNode
-from .rewrite import NodeSite, dtype_of, made, rank_of, without
+from .rewrite import NodeSite, dtype_of, integers, made, rank_of, without
 
 Meaning = Callable[[RawNode, NodeSite], Sequence[RawNode]]
 #: By the first word of the file's producer, the domain and the operator; nodes of the newest opset.
@@ -95,12 +95,10 @@ def whole_shapes(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
 
     MindSpore writes SAME_LOWER for that, as the first versions of the operator could be read.
     """
-    shape, kernel = (node.attributes.get(name) for name in ("output_shape", "kernel_shape"))
-    if not (isinstance(shape, tuple) and isinstance(kernel, tuple)):
+    shape, kernel = (integers(node, name, site) for name in ("output_shape", "kernel_shape"))
+    if shape is None or kernel is None or shape.size != kernel.size + 2:
         return [node]
-    if len(shape) != len(kernel) + 2:
-        return [node]
-    changed: dict[str, object] = {"output_shape": shape[2:]}
+    changed: dict[str, object] = {"output_shape": tuple(shape[2:].tolist())}
     if node.attributes.get("auto_pad") == "SAME_LOWER":
         changed["auto_pad"] = "SAME_UPPER"
     return [without(node, **changed)]
