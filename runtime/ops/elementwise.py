@@ -340,6 +340,8 @@ class BitShift(Op):
 class IsNaN(Predicate):
     """Whether x is not a number."""
 
+    function = np.isnan
+
 
 @op
 class IsInf(Predicate):

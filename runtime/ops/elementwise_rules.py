@@ -43,10 +43,17 @@ class KnownUnary(Op):
 
 
 class Predicate(Op):
-    """One tensor in, booleans of the same shape out."""
+    """One tensor in, booleans of the same shape out.
+
+    Attributes:
+        function: computes known elements, unless that takes attributes.
+    """
+
+    function: ClassVar[ArrayFunction | None] = None
 
     def infer(self, x: TensorType) -> TensorType:
-        return x.with_dtype(bool_)
+        result, function = x.with_dtype(bool_), type(self).function
+        return result if function is None else compute(result, function, x)
 
 
 class Binary(Op):
