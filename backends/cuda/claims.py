@@ -246,6 +246,10 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     inputs = tuple(None if value is None else Tensor(value) for value in head.inputs)
     context = RecipeContext(head.op, y, inputs, setting.for_node(head))
     given, result = registered.formats(context)
+    first = head.inputs[0]  # constants are contiguous
+    if given.in_halves and first in reads_of(group.epilogue):  # which reads it as it is
+        context = replace(context, setting=replace(context.setting, cut={}))
+        given, result = registered.formats(context)
     lines = (*y.dims[:1], 1, *y.dims[2:])  # one element for each pixel, perhaps a slice of more
     wanted = {
         v: result
@@ -256,7 +260,6 @@ def _formats(group: FusionGroup, setting: Setting) -> dict[Value, Format]:
     }
     if group.pool is not None:
         wanted[group.pool.output] = result
-    first = group.head.inputs[0]  # constants are contiguous
     if first is None or first.is_constant or wanted.get(first, given) is not given:
         return {}
     return wanted | {first: given}

@@ -149,6 +149,15 @@ def test_short_convolutions_read_floats() -> None:
     assert not any("halves" in kernel for kernel, _ in written(bottlenecks((1, 64, 56, 56), 64)))
 
 
+def test_what_is_also_added_to_the_result_is_read_as_it_is() -> None:
+    """Both operands of a convolution and its epilogue are one tensor, which has one format."""
+    for shape, side in (((1, 256, 14, 14), 3), ((32, 64, 56, 56), 3)):
+        net = Images(shape)
+        x = net.conv(net.x, shape[1], 1)
+        found = written(net.done(net.conv(x, shape[1], side, x)))
+        assert [each for kernel, each in found if "Relu" in kernel] == [(LAST,), (LAST,)], found
+
+
 def test_halves_are_weighed_against_what_is_fastest_without_boxes() -> None:
     """Boxes are for images that are not in halves, and do not pool; Winograd does both.
 
