@@ -105,3 +105,15 @@ def test_they_compile_where_they_pay(
     if there:
         all_compile([first.source], target, cache, COMPILES)
         assert registers(Compiler(target, cache).code(first.source))[1] == 0
+
+
+def test_products_in_halves_are_estimated_apart_from_others() -> None:
+    """Their factor differs, by which F(4x4, 3x3) is faster for the first layer, as measured."""
+
+    def kernels(*shape: int) -> str:
+        w = normal(shape[1], shape[1], 3, 3)
+        found = launches(planned(single("Conv", [normal(*shape), w], (1,), pads=(1,) * 4)))
+        return " ".join(launch.note for launch in found)
+
+    assert "F(4x4,3x3)" in kernels(1, 512, 28, 28)
+    assert "F(2x2,3x3)" in kernels(1, 512, 14, 14)

@@ -77,11 +77,6 @@ def time_in_halves(problem: Problem, setting: Setting) -> float | None:
     return time if time < HALVES_MARGIN * time_of(problem, setting) else None
 
 
-def best_time(problem: Problem, setting: Setting) -> float:
-    """Return the estimate of a batch whose left operands may be in halves."""
-    return time_in_halves(problem, setting) or time_of(problem, setting)
-
-
 def multiply_in_halves(products: Products, setting: Setting) -> Launch | None:
     """Return the launch of a batch whose matrices a are in halves; see `stride_in_halves`.
 
