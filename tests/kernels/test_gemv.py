@@ -64,6 +64,17 @@ def test_all_multiprocessors_have_loads_in_flight(n: int, dtype: Any) -> None:
     assert tile.blocks(n) >= 0.75 * processors or tile.eights == 1
 
 
+@pytest.mark.parametrize(("terms", "steps"), [(512, 1), (1280, 3), (2048, 4)])
+def test_weights_of_a_classifier_are_all_in_flight(terms: int, steps: int) -> None:
+    """A single row of float32, of few blocks: each thread has two buffers of these steps."""
+    tile = choose((1, 1000, terms), float32, H200)
+    assert (tile.eights, tile.warps, tile.steps) == (1, 16, steps)
+    assert choose((1, 4096, terms), float32, H200).warps == 8
+    assert choose((2, 1000, terms), float32, H200).warps == 8
+    assert choose((1, 1000, terms + 2048), float32, H200).warps == 8
+    assert choose((1, 1000, 192), float32, H200).warps == 8
+
+
 @pytest.mark.parametrize(("terms", "warps"), [(4, 4), (200, 8), (448, 16)])
 def test_many_blocks_of_short_rows_have_few_warps(terms: int, warps: int) -> None:
     """A warp without terms only waits; few blocks keep all, as they take no turns."""

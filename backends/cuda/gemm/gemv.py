@@ -35,6 +35,9 @@ SHORT_ROW = 4096
 #: H200, 8 rows by 4 terms of 147456 rows of weights take 24 instead of 71 us, and by 256 terms of
 #: 30000 rows 13 instead of 16 us; few blocks gain nothing.
 FEWEST = 4
+#: Bytes of a row of float32 weights, of which there are few, that all are in flight before a kernel
+#: waits. At batch 1 on an H200 MobileNetV2 takes 1 % less time with it, ResNet-50 0.5 %.
+IN_FLIGHT = 8192
 #: Blocks per multiprocessor that are many, and that nearly fill the GPU.
 MANY, MOST = 4, 0.75
 
@@ -173,6 +176,9 @@ def choose(shape: Shape, dtype: DType, target: Target, products: int = 1) -> Row
     if warps < (16 if dtype in HALVES else 8) and blocks >= MANY * target.processors:
         return RowTile(2, warps, 1, 32 // warps if dtype in HALVES else 1)
     if dtype not in HALVES:
+        row, few = k * dtype.itemsize, blocks < MOST * target.processors
+        if m == products == 1 and few and 16 * STEP <= row <= IN_FLIGHT:
+            return RowTile(1, 16, ceil_div(row, 2 * 16 * STEP))
         return RowTile(2 if blocks >= MOST * target.processors else products, 8, 2)
     if blocks >= MANY * target.processors:
         return RowTile(2, 16, 2 if m == 1 and k * dtype.itemsize <= SHORT_ROW else 1, 2)
