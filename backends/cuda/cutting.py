@@ -79,6 +79,10 @@ class Cutting:
         order. Attention that reads halves is one group with the Splits in front.
         """
         joined = list[FusionGroup]()
+        for group in self.groups:
+            parts = self._divided(group)
+            if parts != (group,):
+                self._replace(group, parts)
         for node in self.graph.nodes:
             attention = self._attention_of_halves(node)
             if attention is not None:
@@ -104,12 +108,27 @@ class Cutting:
         heads = _heads_of(group)
         if not heads or node is not heads[0] or self.is_made(group, self.formats(group), PLAIN):
             return group
-        self._instead[group.nodes[0]] = parts = self.smaller(group)
+        parts = self.smaller(group)
         for head in heads:
             del self.heads[head]
+        self._replace(group, parts)
+        return self.heads.get(node)
+
+    def _divided(self, group: FusionGroup) -> tuple[FusionGroup, ...]:
+        """Return a group; of a pattern with depthwise convolutions and no recipe, its parts."""
+        depthwise = any(isinstance(n.op, Conv) and n.op.group > 1 for n in group.nodes)
+        narrow = group.nodes[-1].output.tensor.dtype != float32
+        if group.whole is None or not depthwise or narrow or _heads_of(group):
+            return (group,)
+        if self.is_made(group, self.formats(group), PLAIN):
+            return (group,)
+        return tuple(each for part in self.smaller(group) for each in self._divided(part))
+
+    def _replace(self, group: FusionGroup, parts: tuple[FusionGroup, ...]) -> None:
+        """Have other groups take the place of one."""
+        self._instead[group.nodes[0]] = parts
         self.heads.update((head, part) for part in parts for head in _heads_of(part))
         self._makers.update((part.nodes[-1].output, part) for part in parts if _heads_of(part))
-        return self.heads.get(node)
 
     def _attention_of_halves(self, node: Node) -> FusionGroup | None:
         """Return the attention that a node is, if its operands are products stored in halves."""

@@ -149,9 +149,19 @@ def test_short_convolutions_read_floats() -> None:
     assert not any("halves" in kernel for kernel, _ in written(bottlenecks((1, 64, 56, 56), 64)))
 
 
+def test_few_pixels_are_cut_once() -> None:
+    """By what stores them, if sums are long; convolutions by 1x1 would cut them in each block."""
+    for channels, pixels, stored in ((1024, 7, HALVES), (192, 7, LAST), (1024, 28, LAST)):
+        net = Images((1, channels, pixels, pixels))
+        x = net.conv(net.conv(net.x, channels, 1), 512, 1)
+        found = [each for kernel, each in written(net.done(x)) if "Relu" in kernel]
+        assert found == [(stored,), (LAST,)]
+
+
 def test_what_is_also_added_to_the_result_is_read_as_it_is() -> None:
     """Both operands of a convolution and its epilogue are one tensor, which has one format."""
-    for shape, side in (((1, 256, 14, 14), 3), ((32, 64, 56, 56), 3)):
+    sizes = ((1, 1024, 7, 7), 1), ((1, 256, 14, 14), 3), ((32, 64, 56, 56), 3)
+    for shape, side in sizes:
         net = Images(shape)
         x = net.conv(net.x, shape[1], 1)
         found = written(net.done(net.conv(x, shape[1], side, x)))

@@ -174,7 +174,7 @@ def test_pixels_in_halves(
     graph.set_outputs({"y": near.output})
     infer(graph)
     found = Sample(graph, {"x": x})
-    monkeypatch.setattr(image_halves, "compared", lambda _: inf)
+    monkeypatch.setattr(image_halves, "compared", lambda *_: inf)
     options = replace(OPTIONS, **ON_TENSOR_CORES, algorithms={"near": "in_halves"})
     (got,) = results_of(found, [h200], options)
     assert compiled_files(h200) >= COMPILES | {"gemm/image_halves.cu"}
