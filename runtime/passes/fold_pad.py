@@ -145,6 +145,23 @@ def _build_real(found: Found) -> Outcome:
     return Replacement(node.op, (real, *node.inputs[1:]))
 
 
+def _build_around(found: Found) -> Outcome:
+    """Return the Pad that adds what two add, one around the other."""
+    node, inner = found.top, found.match.made("pad")
+    first, second = _pads(inner), _pads(node)
+    if first is None or second is None or min(*first[0], *first[1], *second[0], *second[1]) < 0:
+        return None
+    one, other = ((*pad.inputs, None, None)[2] for pad in (inner, node))
+    if any(value is not None and value.data is None for value in (one, other)):
+        return None
+    numbers = [0 if v is None or v.data is None else v.data.reshape(-1)[0] for v in (one, other)]
+    if numbers[0] != numbers[1]:
+        return None
+    total = np.add([*first[0], *first[1]], [*second[0], *second[1]])
+    pads = found.graph.constant(total.astype(np.int64), f"{node.name}.pads")
+    return Replacement(Pad(), (inner.inputs[0], pads, *([] if other is None else [other])))
+
+
 def _dropped(node: Node, shape: Shape | None) -> tuple[int, ...] | None:
     """Return how many elements a Slice drops before, then after those it keeps of each axis."""
     places = sliced_places(node)
@@ -166,6 +183,11 @@ def _is_explicit(node: Node) -> bool:
 _ADDED = Apply(Pad, name="pad")
 
 FUSIONS = (
+    Fusion(
+        Apply(Pad, _ADDED),
+        _build_around,
+        text="{new} adds what two add, one around the other",
+    ),
     Fusion(
         Apply((Conv, AveragePool, MaxPool), Apply(Pad, name="pad"), where=_is_explicit),
         _build,
@@ -203,7 +225,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     a Slice drops, and which reach into padding, need less of it. What a Slice drops of a transposed
     convolution, such as those of audio codecs, is padding of its windows. Zeros after a signal are
     part of its Fourier transform (S4, Hyena), whose length is an operand; so are imaginary parts of
-    a real signal, which are zero (FNet).
+    a real signal, which are zero (FNet). A Pad around another one, of other axes (assignments to
+    parts of scores: MViTv2), is one with it.
     """
     return fuse(graph, context, FUSIONS)
 

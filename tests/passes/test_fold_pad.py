@@ -324,3 +324,27 @@ def test_imaginary_parts_of_half_a_spectrum_stay() -> None:
     after, _ = optimised(graph)
     assert kinds(after) == ["Concat", "DFT"]
     assert_same(graph, after)
+
+
+def around(number: float | None, *, negative: bool = False) -> Graph:
+    def build(graph: Graph, x: Value) -> Value:
+        inner = apply(graph, Pad(), x, ints(0, 1, 0, -2 if negative else 2))
+        given = () if number is None else (np.array(number, np.float32),)
+        return apply(graph, Pad(), inner, ints(1, 0, 2, 3), *given)
+
+    return make(build, (3, 5))
+
+
+@pytest.mark.parametrize("number", [None, 0.0])
+def test_zeros_around_zeros_are_added_at_once(number: float | None) -> None:
+    graph = around(number)
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Pad"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize("graph", [around(1.0), around(None, negative=True)])
+def test_what_is_added_around_other_numbers_stays(graph: Graph) -> None:
+    after, _ = optimised(graph)
+    assert kinds(after) == ["Pad", "Pad"]
+    assert_same(graph, after)
