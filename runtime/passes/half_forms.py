@@ -369,7 +369,7 @@ def holds_mask(mask: Array, *, whole: bool) -> bool:
 
 def repeated_rows(mask: Value) -> Array | None:
     """Return the constant rows that a mask repeats, such as for all samples; None of others."""
-    rows = unviewed(mask, (*sh.RESHAPES, movement.Expand))
+    rows = unviewed(mask, (*sh.RESHAPES, movement.Expand, movement.Tile))
     return rows.data if rows.tensor.dims[-1:] == mask.tensor.dims[-1:] else None
 
 

@@ -16,10 +16,9 @@ from ..base.record import record
 from ..ir.dtypes import DType, bfloat16, float16, float32
 from ..ir.graph import Node, Value
 from ..ir.types import Array, Shape
-from ..ops.attention import repeats_after
 from ..ops.elementwise import Add, Cast, Max, Mul, Sub, Tanh, Where
 from ..ops.matmul import MatMul
-from ..ops.movement import Expand
+from ..ops.movement import Expand, Tile
 from .editing import Builder, number, shape_of
 from .pattern import pairs, scaling
 
@@ -27,8 +26,6 @@ from .pattern import pairs, scaling
 HIDDEN = -1e30
 #: Dtypes whose scores an Attention computes in float32.
 HALVES = (float16, bfloat16)
-#: How many times as many bytes as others constant masks take that repeat.
-REPEATED = 4
 #: Maximum number of nodes followed.
 _DEPTH = 12
 
@@ -271,7 +268,11 @@ def written(mask: Mask, scores: Shape, add: Builder, dtype: DType, limit: int) -
 
 
 def _reshaped(mask: Mask, scores: Shape, add: Builder, limit: int) -> Value:
-    """Return a mask in another frame; it is broadcast within merged axes first."""
+    """Return a mask in another frame; it is broadcast within merged axes first.
+
+    Where only that makes a constant too large, and the masks of a sample are those of the next one,
+    a Tile repeats them.
+    """
     value, frame = mask.value, mask.frame or ()
     full = (1,) * (len(frame) - len(value.tensor.dims)) + value.tensor.dims
     sizes = [size for size in fitted(mask, scores) or () if isinstance(size, int)]
@@ -284,6 +285,14 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder, limit: int) -> Value:
         data: Array = np.broadcast_to(value.data.reshape(full), wide).reshape(sizes)
         return add.constant(data, value.name)
     if value.data is not None:
+        split = len(full) - len(sizes) + 1
+        own = full[:split]
+        several = next((i for i, size in enumerate(own) if size != 1), split)
+        in_turn = prod(own) < sizes[0] and own[several:] == frame[several:split]
+        if in_turn and full[split:] == (*sizes[1:],):
+            rows = add.constant(value.data.reshape(-1, *sizes[1:]), value.name)
+            repeats = (sizes[0] // prod(own), *(1 for _ in sizes[1:]))
+            return add(Tile(), rows, add.integers(repeats, "repeats"))
         value = add.constant(value.data.reshape(full), value.name)
     if tuple(wide) != full:
         value = add(Expand(), value, add.integers(wide, "sizes"))
@@ -311,9 +320,9 @@ def summed(masks: Sequence[Mask], scores: Shape, add: Builder) -> Iterator[Mask]
 def joined(masks: Sequence[Mask], scores: Shape, add: Builder, limit: int) -> list[Mask]:
     """Return masks, constant ones that all windows and samples share as part of those of windows.
 
-    Only where they would be more than `limit` bytes for all windows of all samples: relative
-    positions are the same everywhere, and which parts of an image a shift made neighbours (Swin)
-    is for all samples, so that their sum is repeated as a whole.
+    Only where they would be more than `limit` bytes for all windows of all samples, but are not for
+    those of one: relative positions are the same everywhere, and which parts of an image a shift
+    made neighbours (Swin) is for all samples, so that their sum is repeated as a whole.
     """
     known = [m for m in masks if m.value.data is not None and m.choice is None]
     count = prod(size for size in scores if isinstance(size, int))
@@ -324,8 +333,11 @@ def joined(masks: Sequence[Mask], scores: Shape, add: Builder, limit: int) -> li
     if len(apart) != 1 or not shared:
         return [*masks]
     (windows,) = apart
+    parts = [_times(m) for m in (windows, *shared)]
+    if prod(np.broadcast_shapes(*(part.shape for part in parts))) * parts[0].itemsize > limit:
+        return [*masks]
     with np.errstate(all="ignore"):
-        data = sum((_times(m) for m in shared), start=_times(windows))
+        data = sum(parts[1:], start=parts[0])
     found = replace(windows, value=add.constant(data, windows.value.name), factor=1.0)
     return [found if m is windows else m for m in masks if m not in shared]
 
@@ -349,25 +361,13 @@ def _adds_up(one: Mask, other: Mask, scores: Shape) -> bool:
     return computed and values[0].tensor.dtype == values[1].tensor.dtype
 
 
-def _repeat(*masks: Value) -> bool:
-    """Whether constants are the same again after half of the samples."""
-    known = (mask.data for mask in masks)
-    several = [data for data in known if data is not None and data.ndim > 3 and len(data) > 1]
-    return bool(several) and all(repeats_after(data) < len(data) for data in several)
-
-
 def total(values: list[Value], add: Builder, limit: int) -> Value:
-    """Return the sum of masks; constants are folded up to this many bytes, or if they repeat more.
-
-    The masks of windows are the same for all images, and kernels store those of one.
-    """
+    """Return the sum of masks; constant masks are folded up to this many bytes."""
     first, *rest = values
     for value in rest:
         if first.data is not None and value.data is not None:
             shape = np.broadcast_shapes(first.data.shape, value.data.shape)
-            nbytes = prod(shape) * first.data.itemsize
-            most = limit * REPEATED if limit < nbytes and _repeat(first, value) else limit
-            if nbytes <= most:
+            if prod(shape) * first.data.itemsize <= limit:
                 with np.errstate(all="ignore"):
                     first = add.constant(first.data + value.data, first.name)
                 continue

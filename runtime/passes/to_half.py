@@ -368,7 +368,7 @@ class _Narrow:
         """
         if isinstance(node.op, shape.RESHAPES):
             return True
-        if isinstance(node.op, movement.Expand):
+        if isinstance(node.op, movement.Expand | movement.Tile):
             return node.operands[0].data is not None
         leads = all(each is reader or type(each.op) in LEADERS for each in value.consumers)
         if isinstance(node.op, gather.OneHot):

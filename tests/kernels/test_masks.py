@@ -16,9 +16,17 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
+from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, float64
-from tercet.runtime.ir.types import Array
+from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.infer import infer
+from tercet.runtime.ir.types import Array, TensorType
+from tercet.runtime.ops.attention import Attention
+from tercet.runtime.ops.movement import Tile
+from tercet.runtime.options import Options
+from tercet.runtime.session.model import Model
 
+from ..passes.graphs import apply
 from .cubins import OptimizedPtxCompiler, registers
 from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
@@ -143,6 +151,7 @@ def test_masks_that_repeat_are_stored_once(samples: int, repeats: int) -> None:
 
 @pytest.mark.slow
 @needs_compiler
+@pytest.mark.parametrize("tiled", [False, True], ids=["constant", "Tile"])
 @pytest.mark.parametrize(
     ("heads", "lengths", "size", "dtype", "file"),
     [
@@ -160,15 +169,23 @@ def test_masks_that_repeat(
     size: int,
     dtype: DType,
     file: str,
+    tiled: bool,
     hopper: CudaBackend,
 ) -> None:
     """Windows of images: three masks for eighteen samples, stored once."""
     shapes = ((heads[0], lengths[0]), (heads[1], lengths[1]), (heads[1], lengths[1]))
-    q, k, v = (normal(18, *shape, size).astype(dtype) for shape in shapes)
-    given = np.concatenate([normal(3, heads[0], *lengths).astype(dtype)] * 6)
-    given[..., 0, :] = -np.inf
-    found = sample("Attention", [q, k, v, given], constant=(3,))
-    (y,) = results_of(found, [hopper])
+    feeds = {n: normal(18, *s, size).astype(dtype) for n, s in zip("qkv", shapes, strict=True)}
+    few = normal(3, heads[0], *lengths).astype(dtype)
+    few[..., 0, :] = -np.inf
+    given = np.concatenate([few] * 6)
+    graph = Graph()
+    inputs = [graph.add_input(name, TensorType(dtype, x.shape)) for name, x in feeds.items()]
+    mask = apply(graph, Tile(), few, np.array([6, 1, 1, 1])) if tiled else given
+    graph.set_outputs({"y": apply(graph, Attention(), *inputs, mask)})
+    infer(graph)
+    model = Model(graph, [hopper], Options(skip=("fold_constants",)), evaluate)
+    y = model.run(feeds)["y"]
     assert compiled_files(hopper) == {file}
-    want = exact(q, k, v, given)
+    assert len([row for row in model.placement() if row.kind == "step"]) == 1
+    want = exact(feeds["q"], feeds["k"], feeds["v"], given)
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())

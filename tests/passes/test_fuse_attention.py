@@ -20,7 +20,7 @@ from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.norm import Dropout, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 
-from .graphs import apply, assert_same, kinds, make, normal, optimised, run
+from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, run
 
 SIZE = 8
 
@@ -179,18 +179,28 @@ def test_a_product_may_count_heads_and_samples_by_one_axis(name: str) -> None:
     assert_same(graph, after, 2, 5, 24)
 
 
-def in_windows(graph: Graph, scores: Value) -> Value:
-    """Add positions in all windows, and a mask for each of the four windows of a sample (Swin)."""
-    scores = apply(graph, Add(), scores, normal(3, 5, 5))
-    hidden = np.where(normal(4, 1, 5, 5) > 0.5, np.float32(-100), np.float32(0))
-    scores = apply(graph, Add(), viewed(2, 4, 3, 5, 5)(graph, scores), hidden)
-    return viewed(8, 3, 5, 5)(graph, scores)
+def in_windows(*axes: int) -> Build:
+    """Add positions in all windows, and a mask for some of the 2 x 4 windows of samples (Swin)."""
+    hidden = np.where(normal(*axes, 1, 5, 5) > 0.5, np.float32(-100), np.float32(0))
+
+    def edit(graph: Graph, scores: Value) -> Value:
+        scores = apply(graph, Add(), scores, normal(3, 5, 5))
+        scores = apply(graph, Add(), viewed(2, 4, 3, 5, 5)(graph, scores), hidden)
+        return viewed(8, 3, 5, 5)(graph, scores)
+
+    return edit
 
 
-@pytest.mark.parametrize(("limit", "nodes"), [(2400, []), (1200, ["Expand", "Reshape"])])
-def test_constant_masks_of_windows_are_one(limit: int, nodes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("axes", "limit", "nodes"),
+    [((4,), 2400, []), ((4,), 1200, ["Tile"]), ((2, 1), 1200, ["Expand", "Reshape"])],
+    ids=str,
+)
+def test_constant_masks_of_windows_are_one(
+    axes: tuple[int, ...], limit: int, nodes: list[str]
+) -> None:
     """It is repeated for all samples in each run if that is too large to be kept."""
-    graph = network(Spelling(of_scores=in_windows), (8, 5, 24))
+    graph = network(Spelling(of_scores=in_windows(*axes)), (8, 5, 24))
     after, _ = optimised(graph, fold_bytes=limit)
     (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
     mask, found = attention.operands[3], list[str]()

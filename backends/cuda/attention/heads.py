@@ -187,7 +187,8 @@ class AttentionTask:
             only for kernels of `mma_tiles.cuh`.
         cut: queries, keys and values, if these are in halves; else None.
         mask_steps: strides of samples, heads, rows and keys in the mask.
-        mask_samples: after how many samples a constant mask repeats; 0 if it does not.
+        mask_samples: after how many samples the mask repeats, as a constant may, or one with fewer
+            samples than queries have; 0 if it does not.
     """
 
     op: Attention
@@ -208,12 +209,13 @@ class AttentionTask:
     def __post_init__(self) -> None:
         steps: Ints = (0, 0, 0, 0)
         samples = 0
-        if self.mask is not None:
-            scores = (*self.q.dims[:3], self.mask.dims[-1])
-            format, pitch = self.mask.format, self.mask_pitch
-            steps = broadcast_strides(self.mask.dims, format, scores, pitch)
-            if self.mask.data is not None and self.mask.rank == 4 and steps[0]:
-                samples = repeats_after(self.mask.data) % self.mask.dims[0]
+        if (mask := self.mask) is not None:
+            count = self.q.dims[0]
+            given = mask.dims[0] if mask.rank == 4 and mask.dims[0] != 1 else count
+            scores = (given, *self.q.dims[1:3], mask.dims[-1])
+            steps = broadcast_strides(mask.dims, mask.format, scores, self.mask_pitch)
+            if mask.rank == 4 and steps[0] and count:
+                samples = (given if mask.data is None else repeats_after(mask.data)) % count
                 steps = steps if samples != 1 else (0, *steps[1:])
         object.__setattr__(self, "mask_steps", steps)
         object.__setattr__(self, "mask_samples", samples)
@@ -276,7 +278,9 @@ class AttentionTask:
     def mask_operand(self) -> Operand | None:
         """The mask; a constant is stored until it repeats, with hidden keys that align rows."""
         mask, pitch, samples = self.mask, self.mask_pitch, self.mask_samples
-        if mask is None or (not samples and pitch in (0, mask.pitch, mask.dims[-1])):
+        if mask is None:
+            return None
+        if samples in (0, mask.dims[0]) and pitch in (0, mask.pitch, mask.dims[-1]):
             return mask
         pitch = pitch or mask.dims[-1]
         pack = partial(rows_of_mask, pitch=pitch, samples=samples)
