@@ -91,7 +91,7 @@ def test_few_windows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Weights are the left operand; see swap_f16x3.cu."""
-    monkeypatch.setattr(image_halves, "compared", lambda _: -inf)
+    monkeypatch.setattr(image_halves, "compared", lambda *_: -inf)
     x = normal(*size) * powers(-60, 60, size[0], 1, *size[2:])
     arrays = x, normal(filters, size[1], kernel, kernel)
     wide = [a.astype(float64) for a in arrays]
