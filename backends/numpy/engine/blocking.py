@@ -12,7 +12,7 @@ from ....runtime.base.record import record
 from ....runtime.ir.types import Array
 from .cost import balanced
 
-#: One slice per axis.
+#: One slice per axis, whose start and stop are numbers.
 Block = tuple[slice, ...]
 
 #: Minimum positions per thread's share of an image: calls on shorter rows are slow.
@@ -128,6 +128,11 @@ def shares(shape: tuple[int, ...], count: int, limit: int) -> list[list[Block]]:
     count = max(1, min(count, len(found)))
     bounds = [len(found) * i // count for i in range(count + 1)]
     return [found[start:stop] for start, stop in pairwise(bounds)]
+
+
+def full_block(shape: tuple[int, ...]) -> Block:
+    """Return the block that contains all elements of a shape."""
+    return tuple(slice(0, size) for size in shape)
 
 
 def lengths(block: Block) -> tuple[int, ...]:

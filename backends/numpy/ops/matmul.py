@@ -16,7 +16,7 @@ from ....runtime.ops.matmul import Det, Einsum, Gemm, MatMul
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
-from ..engine.blocking import Block, Frame, cut
+from ..engine.blocking import Block, Frame, cut, full_block
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT, FETCH, PRODUCT, blocks_worth
 from ..engine.registry import builder, kernel
@@ -90,7 +90,7 @@ class _Product:
             if sums is not out:
                 tape.append(partial(store, out, sums))
             if out.size:
-                finish(tape, place.block(box) if box else tuple(map(slice, frame.shape)))
+                finish(tape, place.block(box) if box else full_block(frame.shape))
             tapes.append(tape)
         return tapes
 
@@ -105,7 +105,7 @@ class _Product:
 
     def _boxes(self, a: Array, b: Array, dims: tuple[int, ...]) -> Iterator[Block]:
         """Yield the parts of the result: some stacks, rows or columns."""
-        whole = tuple(slice(0, size) for size in dims)
+        whole = full_block(dims)
         calls = 1 + self.chain.calls
         nanoseconds = prod(dims) * (a.shape[-1] * PRODUCT + calls * ELEMENT) + b.size * FETCH
         wanted = blocks_worth(nanoseconds, self.workers)

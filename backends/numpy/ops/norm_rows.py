@@ -25,7 +25,7 @@ from ....runtime.ops.norm import (
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine import thread_pool
-from ..engine.blocking import Frame, blocks, cut
+from ..engine.blocking import Frame, blocks, cut, full_block
 from ..engine.chain import Chain
 from ..engine.cost import ELEMENT
 from ..engine.registry import builder
@@ -180,7 +180,7 @@ def _record_norm(chain: Chain, workers: int, bound: Bound) -> list[Tape]:
         return portions(tapes, CALLS * ELEMENT * source.size, workers)
     tape = [call for each in (*setup, *tapes) for call in each]
     if by_row != frame:
-        finish(tape, tuple(map(slice, dims)))
+        finish(tape, full_block(dims))
     return [tape]
 
 
