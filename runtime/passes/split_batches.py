@@ -128,7 +128,7 @@ def _samples(graph: Graph, node: Node) -> int | None:
         wide = batch // count * size if isinstance(size, int) else None
         apart = len(source) == 4 and source[1] == batch // count and size in source[2:]
         apart |= len(source) > 3 and source[-2:] == (batch // count, size)
-        if wide not in (source[1], source[-1]) and not apart:
+        if wide not in source[1:2] + source[-1:] and not apart:
             return None
     mask = shape_of(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else ()
     if mask is None or (len(mask) > 2 and (len(mask) != 4 or mask[1] != 1 or None in mask)):

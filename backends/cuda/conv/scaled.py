@@ -137,7 +137,7 @@ def scaled_conv(
     own = setting.for_node(found.conv)
     if own.asked or own.choices:
         return "an algorithm that was asked for, or is measured"
-    epilogue = epilogue_of(found.epilogue, y, found.conv.output)
+    epilogue = epilogue_of(found.epilogue, y, found.conv.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
     x, factors, constants = operand(found.image), operand(found.factors), found.conv.operands[1:]
