@@ -47,6 +47,7 @@ def load(
     weights: Mapping[str, Any] | None = None,
     external_data_dir: str | os.PathLike[str] | None = None,
     map_external_data: bool = True,
+    whole_caches: bool = False,
     timeout: float | None = None,
     **options: Any,
 ) -> Model:
@@ -74,6 +75,8 @@ def load(
         map_external_data: whether to memory-map external data, which costs nothing until they are
             used. Mapped files must not change while the model is open: a run refuses files that
             have become shorter, and truncation during a run kills the process (SIGBUS).
+        whole_caches: let decoders keep all positions in caches that are as long as a sliding
+            window, if the file leaves their length open; attention still sees the window only.
         timeout: time limit in seconds for reading and optimising; None for no limit.
         **options: further fields of `Options`.
 
@@ -101,6 +104,7 @@ def load(
         weights=weights,
         external_data_dir=external_data_dir,
         map_external_data=map_external_data,
+        whole_caches=whole_caches,
         timeout=timeout,
     )
 
@@ -113,6 +117,7 @@ def load_to_plan(
     operators: Operators | None = None,
     freeze: Mapping[str, Any] | None = None,
     weights: Mapping[str, Any] | None = None,
+    whole_caches: bool = False,
     **options: Any,
 ) -> Model:
     """Load a model on numpy, with the options of another backend, to plan it for that.
@@ -124,6 +129,7 @@ def load_to_plan(
         operators: see `load`.
         freeze: see `load`.
         weights: see `load`.
+        whole_caches: see `load`.
         **options: further fields of `Options`.
 
     Raises:
@@ -141,6 +147,7 @@ def load_to_plan(
         weights=weights,
         external_data_dir=None,
         map_external_data=True,
+        whole_caches=whole_caches,
         timeout=None,
     )
 

@@ -158,6 +158,7 @@ RULES: Mapping[str, Rule] = {
             "skip_unavailable",
             "sparse",
             "twice",
+            "whole_caches",
         ),
         rules.flag,
     ),

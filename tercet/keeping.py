@@ -24,7 +24,6 @@ from .runtime.passes.driver import VERIFY
 from .runtime.session.freeze import FROZEN
 from .runtime.session.kept_plans import KeptModel
 from .runtime.session.refit import WEIGHTS
-from .runtime.session.whole_caches import WHOLE_CACHES
 
 #: Environment variable: ``0`` makes every plan anew, and keeps none.
 PLANS = "TERCET_PLANS"
@@ -38,7 +37,9 @@ def kept_model(
     options: Options,
     fallback: str | Sequence[str] | None,
     given: Sequence[object],
+    *,
     map_external_data: bool,
+    whole_caches: bool,
 ) -> KeptModel | None:
     """Return what is kept of a model, or will be; None if that is not known by its file.
 
@@ -49,6 +50,7 @@ def kept_model(
         fallback: see `load`.
         given: what else `load` was given that plans depend on; nothing of it may be.
         map_external_data: see `load`.
+        whole_caches: see `load`.
     """
     if not isinstance(source, str | os.PathLike) or any(given) or options.tune:
         return None
@@ -62,7 +64,7 @@ def kept_model(
     if any(text is None or " at 0x" in text for text in chosen):
         return None
     try:
-        around = backend, fallback, WHOLE_CACHES.get()
+        around = backend, fallback, whole_caches
         parts = (_made_by(), path, repr(around), *filter(None, chosen))
         key = "\0".join(parts).encode(errors="surrogateescape")
         return KeptModel(options.cache, path, key)

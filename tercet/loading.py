@@ -20,7 +20,6 @@ from .runtime.ir.custom import with_custom
 from .runtime.ops import OPERATORS
 from .runtime.options import Options
 from .runtime.plan.keeping import marks_of
-from .runtime.session.whole_caches import WHOLE_CACHES
 
 if TYPE_CHECKING:
     from .importers.onnx import Imported, Loadable
@@ -43,6 +42,7 @@ def loaded(
     weights: Mapping[str, Any] | None,
     external_data_dir: str | os.PathLike[str] | None,
     map_external_data: bool,
+    whole_caches: bool,
     timeout: float | None,
 ) -> Model:
     """Return the model; see `tercet.load`."""
@@ -56,7 +56,7 @@ def loaded(
             operators={**OPERATORS, **custom},
             external_data_dir=external_data_dir,
             map_external_data=map_external_data,
-            whole_caches=WHOLE_CACHES.get(),
+            whole_caches=whole_caches,
         )
 
     with no_collection(), bounded(timeout, Budget(chosen.max_bytes)):
@@ -70,7 +70,14 @@ def loaded(
 
             given = operators, freeze, weights, external_data_dir is not None
             find = partial(
-                keeping.kept_model, source, backend, chosen, fallback, given, map_external_data
+                keeping.kept_model,
+                source,
+                backend,
+                chosen,
+                fallback,
+                given,
+                map_external_data=map_external_data,
+                whole_caches=whole_caches,
             )
             opening = partial(_backends.open_backends, backend, chosen, fallback)
             chain, kept, prepared = _while_opening(opening, find, read, chosen, freeze, weights)

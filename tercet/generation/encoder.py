@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from ..runtime.session.model import Model
 from ..runtime.session.padded_lengths import rounded
 from .folder import ModelFolder
 
-#: Loads the model of a file.
-Load = Callable[[str], Model]
 #: Shorter texts are padded to this length where texts are padded.
 LEAST = 16
 _STATES = ("last_hidden_state", "encoder_hidden_states", "hidden_states")
+
+
+class Load(Protocol):
+    """Loads the model of a file; see `tercet.load`."""
+
+    def __call__(self, source: str, /, *, whole_caches: bool = False) -> Model: ...
 
 
 class Encoder:

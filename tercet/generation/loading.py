@@ -16,7 +16,6 @@ from ..runtime.session.model import Model
 from ..runtime.session.open_decoder import open_decoder, open_encoded
 from ..runtime.session.opened_caches import Open, opened
 from ..runtime.session.padded_lengths import limits_of
-from ..runtime.session.whole_caches import whole_caches
 from .encoder import Encoder, Load
 from .folder import Expected, ModelFolder
 
@@ -54,8 +53,7 @@ class Models(Closable):
         self._embedding: Embedding | None = None
         self.encoder: Encoder | None = None
         self.others: list[Model] = []
-        with whole_caches():
-            self.model: Model = load(str(folder.model))
+        self.model: Model = load(str(folder.model), whole_caches=True)
         try:
             self.pairs = pairs_of(folder, self.model, pairs)
             self.layout = DecoderLayout.of(

@@ -12,7 +12,6 @@ import tercet
 from tercet import Generator
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.passed_caches import passed_decoder
-from tercet.runtime.session.whole_caches import whole_caches
 
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 GEMMA = DECODERS / "genai_gemma2_int4" / "model.onnx"
@@ -26,7 +25,7 @@ def test_results_are_those_of_windows() -> None:
         windowed = DecoderLayout.of(model.imported)
         with passed_decoder(model, windowed, 1, 32) as decoder:
             wanted = [decoder.read(part) for part in (IDS, IDS[:, :1], IDS[:, 3:10])]
-    with whole_caches(), tercet.load(GEMMA) as model:
+    with tercet.load(GEMMA, whole_caches=True) as model:
         layout = DecoderLayout.of(model.imported)
         with passed_decoder(model, layout, 1, 32) as decoder:
             found = [decoder.read(part) for part in (IDS, IDS[:, :1], IDS[:, 3:10])]
@@ -43,7 +42,7 @@ def test_lengths_of_a_file_stay(tmp_path: Path) -> None:
         if "sliding" in dims[2 if len(dims) > 2 else 0].dim_param:
             dims[2].dim_value = 8
     onnx.save(model, tmp_path / "model.onnx")
-    with whole_caches(), tercet.load(tmp_path / "model.onnx") as loaded:
+    with tercet.load(tmp_path / "model.onnx", whole_caches=True) as loaded:
         caches = DecoderLayout.of(loaded.imported).caches
     assert [(each.grows, each.room) for each in caches].count((False, 8)) == 2
 

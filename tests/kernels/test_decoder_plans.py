@@ -29,7 +29,6 @@ from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
 from tercet.runtime.session.sampling import SamplingSettings
 from tercet.runtime.session.static_cache import static_decoder
-from tercet.runtime.session.whole_caches import whole_caches
 from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .emulator import EmulatedDevice
@@ -56,12 +55,14 @@ def following(
     patch: pytest.MonkeyPatch,
     precision: Precision = "float32",
     batch: int = 1,
+    *,
+    whole_caches: bool = False,
 ) -> Iterator[Plan]:
     """Yield the plan of a step that feeds itself, on an H200 that does nothing."""
     patch.setattr(stepping, "bind_launch", lambda *_, **__: lambda stream: None)
     compiler: Any = NoCompiler()
     device: Any = EmulatedDevice(compiler)
-    with tercet.load(path) as host:
+    with tercet.load(path, whole_caches=whole_caches) as host:
         graph, layout = host.imported.clone(), DecoderLayout.of(host.imported)
     with (
         Model(graph, [CudaBackend(device)], Options(precision=precision), evaluate) as model,
@@ -116,7 +117,7 @@ def test_long_texts_and_windows_take_no_other_kernels(
 ) -> None:
     """Angles are chosen by row, and caches of windows drop nothing."""
     path = DECODERS / name / "model.onnx"
-    with whole_caches(), following(path, SamplingSettings(), monkeypatch, "float16") as plan:
+    with following(path, SamplingSettings(), monkeypatch, "float16", whole_caches=True) as plan:
         rows = [row for row in plan.rows if row.kind == "step" and "attention" in row.kernel]
         kinds = [[node.kind for node in row.nodes] for row in rows]
         assert len(kinds) == (2 if "gemma2" in name else 1)

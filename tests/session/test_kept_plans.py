@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import weakref
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from time import time_ns
 from typing import Any
@@ -191,16 +190,9 @@ def changed_numpy(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
-def owned_caches(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Load for a caller that owns the caches."""
-    patch.setattr(keeping, "WHOLE_CACHES", ContextVar("whole", default=True))
-    return {}
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        owned_caches,
         changed_file,
         changed_data,
         linked_data,
@@ -211,6 +203,7 @@ def owned_caches(_: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]:
         lambda *_: {"skip": ("fold_batchnorm",)},
         lambda *_: {"freeze": {"x": np.ones((1, 4, 16), np.float32)}},
         lambda *_: {"map_external_data": False},
+        lambda *_: {"whole_caches": True},
         lambda *_: {"fallback": "numpy"},
     ],
 )

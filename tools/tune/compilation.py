@@ -150,17 +150,19 @@ class PaperGpu:
         self._device: Any = None
         self._folder = ""
 
-    def load(self, source: Loadable) -> Model:
+    def load(self, source: Loadable, *, whole_caches: bool = False) -> Model:
         """Return a model on it; its plans are compiled.
 
         Args:
             source: what `tercet.load` takes.
+            whole_caches: see `tercet.load`.
 
         Raises:
             BackendUnavailable, UsageError, ModelError: see `compile`.
         """
         self._say("loading")
-        host, chosen = self._stack.enter_context(on_paper(source, self._given))
+        given = {**self._given, "whole_caches": whole_caches}
+        host, chosen = self._stack.enter_context(on_paper(source, given))
         chosen = replace(chosen, tune=False)  # measurements are of a GPU that is present
         if self._device is None:
             self._device, self._folder = _device(chosen, self._gpu), str(chosen.cache)

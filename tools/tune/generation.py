@@ -31,7 +31,6 @@ from ...runtime.session.model import Model
 from ...runtime.session.sampling import GREEDY, Following, SamplingSettings
 from ...runtime.session.static_cache import FIRST_ROOM, StaticCaches
 from ...runtime.session.step_inputs import StepInputs, Tokens
-from ...runtime.session.whole_caches import whole_caches
 from ..common.console import Say, silent
 from ..common.deadline import limited
 from ..common.shapes import Dims, Shapes, assumed_dims, input_shapes
@@ -144,8 +143,7 @@ def _plan(gpu: PaperGpu, folder: ModelFolder, wanted: _Wanted) -> None:
     """Plan the prompts and steps of a decoder."""
     if wanted.shapes or wanted.dims:
         raise _no_features(f"{folder.model} reads prompts of all lengths")
-    with whole_caches():  # as `Generator` has them
-        model = gpu.load(folder.model)
+    model = gpu.load(folder.model, whole_caches=True)  # as `Generator` has it
     pairs = pairs_of(folder, model, {})
     layout = DecoderLayout.of(model.imported, file=model.source.file, pairs=pairs)
     most = wanted.most(folder, layout)
