@@ -17,7 +17,14 @@ from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.arguments import ArgumentError, TooLarge
 from tercet.backends.cuda.recipe.launch import Launch
 from tercet.backends.cuda.recipe.operands import Arguments, Scratch, Struct, Tensor, TensorMap
-from tercet.backends.cuda.recipe.source import KERNELS, Member, Parameter, signature_of
+from tercet.backends.cuda.recipe.source import (
+    KERNELS,
+    Member,
+    Parameter,
+    UserSource,
+    begins_early,
+    signature_of,
+)
 from tercet.runtime.errors import KernelError
 from tercet.runtime.ir.dtypes import DType, float16, float32, int32, int64, uint32
 from tercet.runtime.ir.graph import Value
@@ -128,6 +135,29 @@ def test_what_is_not_declared_is_named(entry: str, code: str, reason: str) -> No
     with pytest.raises(KernelError, match=re.escape(reason)) as caught:
         signature_of("a.cu", entry, code)
     assert caught.value.file == "a.cu"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("void first(Divisor by = {}) { grid_dependency_sync(); }", "void first(Divisor by = {"),
+        ("namespace own { void first() { grid_dependency_sync(); } }", "namespace own {"),
+    ],
+)
+def test_what_would_hide_a_wait_is_refused(text: str, found: str, tmp_path: Path) -> None:
+    """Only in the project's own files: a user's kernel may look like this, and begins late."""
+    (tmp_path / "b.cu").write_text(f"enum {{ A, B }};\n{text}", encoding="utf-8")
+    with pytest.raises(KernelError, match=re.escape(f"no function or struct begins: {found}")):
+        begins_early("b.cu", "first")
+    assert not begins_early(UserSource("mine", text), "first")
+
+
+def test_a_kernel_may_wait_in_a_macro(tmp_path: Path) -> None:
+    text = "#define WAIT(i) \\\n    grid_dependency_sync();\nconst int SIZES[] = {1, 2};\n"
+    text += "__device__ void wait() { WAIT(0) }\nvoid first() { wait(); }\nvoid second() {}"
+    (tmp_path / "c.cu").write_text(text, encoding="utf-8")
+    assert begins_early("c.cu", "first")
+    assert not begins_early("c.cu", "second")
 
 
 # ── what is given ────────────────────────────────────────────────────────────────────────────────

@@ -219,6 +219,9 @@ _WORD = re.compile(r"\w+")
 _STRUCT = re.compile(r"struct (?:alignas\([^)]*\) )?(\w+)")
 _STRUCT_BODY = re.compile(_STRUCT.pattern + r"\s*\{")
 _FUNCTION = re.compile(r"\b(?!__launch_bounds__|alignas)(\w+)\s*\(")
+#: What has braces, but nothing in them that is called by a name; and `#define`, `#include`, ….
+_NAMELESS = re.compile(r"\benum\b|\boperator\b|=\s*$")
+_DIRECTIVE = re.compile(r"^#(?:define (\w+)|\w+)((?:\\\n|.)*)$", re.MULTILINE)
 _CALL = re.compile(r"\b(\w+)\s*\(")
 #: A macro of one line, and one of any number.
 _LINE_MACRO = re.compile(r"^#define (\w+)\((\w+)\)(.*)$", re.MULTILINE)
@@ -298,7 +301,7 @@ def begins_early(file: str, entry: str) -> bool:
     """Whether a kernel waits for its predecessor itself, and so may start before it ends (PDL).
 
     Raises:
-        KernelError: there is no such file.
+        KernelError: there is no such file, or it has braces that are not understood.
     """
     return entry in _waiting(KERNELS, file)
 
@@ -368,12 +371,23 @@ def _calls(body: str, names: Set[str]) -> bool:
 
 @cache
 def _top_level(folder: Path, file: str) -> tuple[tuple[str, str], ...]:
-    """Return the functions and structs of a file: name and body."""
-    text, blocks, at = _text(folder, file), list[tuple[str, str]](), 0
+    """Return the functions, macros and structs of a file: name and body.
+
+    Raises:
+        KernelError: a brace of a file of `kernels/` opens none of them: what is in it, or behind
+            it, would be overlooked. Users write what they like.
+    """
+    text = _text(folder, file)
+    blocks = [(line[1], line[2]) for line in _DIRECTIVE.finditer(text) if line[1]]
+    text, at = _DIRECTIVE.sub("", text), 0
     while (opening := text.find("{", at)) >= 0:
         body = _body(text, opening + 1)
         head = text[at:opening].rpartition(";")[2]
         name = _STRUCT.search(head) or _FUNCTION.search(head)
+        is_whole = head.count("(") == head.count(")") and (name or _NAMELESS.search(head))
+        if not is_whole and not isinstance(file, UserSource):
+            found = " ".join(head.split())
+            raise KernelError(f"{file}: no function or struct begins: {found} {{", file=file)
         if name is not None:
             blocks.append((name[1], body))
         at = opening + 1 + len(body) + 1
