@@ -47,7 +47,7 @@ class Options:
             for all that onnxruntime's optimiser makes layers of integers, False for none, and None
             for those that the first backend computes faster, by ``INTEGERS`` of its module.
         widen: keep floats of 16 bits in float32 between operations, without rounding them, as
-            onnxruntime does on a CPU (see `session.widen_halves`), unless `precision` is one of
+            onnxruntime does on a CPU (see `passes.widen_halves`), unless `precision` is one of
             16 bits, rewrites are stopped, or widened weights exceed `fold_total`: True or False,
             and None for what the first backend computes faster, by ``WIDENS`` of its module.
         finite: assume that all values are finite: products with zero weights may be removed, which

@@ -27,6 +27,7 @@ from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..options import Options
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Evaluate, Rewrites, lower, optimise
 from ..passes.bucketing import Bucket, bucketed
+from ..passes.widen_halves import WidenedConstants, widen_halves
 from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.format import Format
@@ -40,7 +41,6 @@ from .kept_plans import KeptModel
 from .program_pool import IdlePrograms, PoolEntry, ProgramPool
 from .select_rows import RowsOf, select_rows
 from .slow import SlowPaths
-from .widen_halves import WidenedConstants, widen_halves
 
 #: Names of results and inputs, symbols with several sizes, and inputs with their elements.
 _Elements = tuple[tuple[str, tuple[Dim, ...] | bytes | None], ...]

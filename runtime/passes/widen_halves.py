@@ -26,8 +26,8 @@ from ..ops import conv, gather, matmul, movement, norm, pool, recurrent, resize
 from ..ops import elementwise as ew
 from ..ops import reduce as rd
 from ..ops import shape as sh
-from ..passes.editing import dtype_of
-from ..passes.half_operators import FOLLOWERS
+from .editing import dtype_of
+from .half_operators import FOLLOWERS
 
 _HALVES = (float16, bfloat16)
 #: Operators that gain.
