@@ -285,18 +285,28 @@ def _reshaped(mask: Mask, scores: Shape, add: Builder, limit: int) -> Value:
         data: Array = np.broadcast_to(value.data.reshape(full), wide).reshape(sizes)
         return add.constant(data, value.name)
     if value.data is not None:
-        split = len(full) - len(sizes) + 1
-        own = full[:split]
-        several = next((i for i, size in enumerate(own) if size != 1), split)
-        in_turn = prod(own) < sizes[0] and own[several:] == frame[several:split]
-        if in_turn and full[split:] == (*sizes[1:],):
+        if count := _repeats(full, frame, sizes):
             rows = add.constant(value.data.reshape(-1, *sizes[1:]), value.name)
-            repeats = (sizes[0] // prod(own), *(1 for _ in sizes[1:]))
-            return add(Tile(), rows, add.integers(repeats, "repeats"))
+            return add(Tile(), rows, add.integers((count, *(1 for _ in sizes[1:])), "repeats"))
         value = add.constant(value.data.reshape(full), value.name)
     if tuple(wide) != full:
         value = add(Expand(), value, add.integers(wide, "sizes"))
     return add.shaped(value, sizes, "sizes")
+
+
+def _repeats(full: tuple[int, ...], frame: Shape, sizes: Sequence[int]) -> int:
+    """Return how often all samples together repeat a mask as a whole; 0 if they do not.
+
+    Args:
+        full: the shape of the mask, with as many axes as its frame.
+        frame: that of the scores to which it is added: samples may be several axes.
+        sizes: that of the scores of the Attention: samples are the first axis.
+    """
+    end = len(full) - len(sizes) + 1
+    own = full[:end]
+    first = next((i for i, size in enumerate(own) if size != 1), end)
+    is_whole = own[first:] == frame[first:end] and full[end:] == (*sizes[1:],)
+    return sizes[0] // prod(own) if is_whole and prod(own) < sizes[0] else 0
 
 
 def summed(masks: Sequence[Mask], scores: Shape, add: Builder) -> Iterator[Mask]:
