@@ -22,14 +22,13 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of
 from ..gemm import f16
 from ..gemm.atoms import HALVES
-from ..gemm.convolution import ConvProblem, problem_of
-from ..gemm.joined_groups import JoinedGroups
-from ..gemm.problem import Batch, GemmArguments, Matrix, image_source, widest
+from ..gemm.by_image import gemm_by_image
+from ..gemm.convolution import problem_of
 from ..gemm.schedules import multistage
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
-from ..recipe.setting import Stored
+from ..recipe.setting import DECIDED, Stored
 
 #: Nodes between a convolution and the mean, at most: a sum, an activation and a Cast, or those that
 #: the activation consists of.
@@ -127,8 +126,8 @@ def averaged_conv(
         setting: the GPU and the user's options.
     """
     own = setting.for_node(found.conv)
-    if own.asked or own.choices:
-        return "an algorithm that was asked for, or is measured"
+    if own.is_decided:
+        return DECIDED
     before = Tensor(found.before, Format.CHANNELS_LAST)
     epilogue = epilogue_of(found.epilogue, before, found.conv.output, operand=operand)
     if isinstance(epilogue, str):
@@ -143,7 +142,7 @@ def averaged_conv(
     refused = f16.formats_of(conv)
     if isinstance(refused, str) or not conv.is_pointwise or prod(conv.view.strides) > 1:
         return refused if isinstance(refused, str) else "windows of several pixels"
-    gemm = _gemm(conv)
+    gemm = gemm_by_image(conv)
     if gemm is None:
         return f"{conv.channels} channels, whose image is packed first"
     target = setting.target
@@ -156,18 +155,3 @@ def averaged_conv(
     if best.microseconds > apart:
         return "estimated to take as long as two kernels"
     return multistage.means(replace(gemm, c=y), epilogue, best.config, target)
-
-
-def _gemm(conv: ConvProblem) -> GemmArguments | None:
-    """Return a product for each image, whose rows are its pixels; None if the image is packed."""
-    groups, x = JoinedGroups(conv), conv.x
-    image, packing = image_source(x, conv.w, conv.view, conv.y.dims[2:], f16.VECTORS)
-    if packing:
-        return None
-    gemm, pixels = groups.gemm(image, groups.filters(image.channels)), prod(conv.y.dims[2:])
-    return replace(
-        gemm,
-        a=Matrix(x, x.row, widest(f16.VECTORS, image.channels, x.row)),
-        shape=(pixels, *gemm.shape[1:]),
-        batch=Batch(x.dims[0], x.strides[0], 0, pixels * gemm.ldc),
-    )

@@ -51,7 +51,7 @@ def pooled_convolution(context: RecipeContext, before: Tensor, pool: Node) -> An
     if conv.epilogue.pitched or conv.epilogue.stored != conv.epilogue.sums:
         return "an operand that is not pooled, or results of another dtype"
     wide, squares = conv.x.dtype == float32, pools_squares(pool.op, before)
-    own = bool(setting.asked or setting.choices)
+    own = setting.is_decided
     is_last = conv.x.format.plain is Format.CHANNELS_LAST
     if is_last and not squares:
         return "windows other than 2 x 2"

@@ -22,24 +22,25 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of
 from ..gemm import f16
 from ..gemm.atoms import HALVES
+from ..gemm.by_image import gemm_by_image
 from ..gemm.convolution import ConvProblem, problem_of
-from ..gemm.joined_groups import JoinedGroups
-from ..gemm.problem import Batch, GemmArguments, Matrix, image_source
 from ..gemm.schedules import multistage
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import launches_of
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
-from ..recipe.setting import Stored
+from ..recipe.setting import DECIDED, Stored
 from ..recipe.targets import H200
 from .back_to_back import Sizes, back_to_back_at
 
-#: Channels of a word of 16-bit floats. Rows of a warp in float32, and the entries of the kernels
-#: that multiply them by factors, with the parameters that they lack then.
-WORD, ROWS = 8, 16
-#: Minimum bytes of images of 16-bit floats: smaller ones are still in the cache when a kernel
-#: multiplies them.
+#: Channels of a word of 16-bit floats, which a thread multiplies at once.
+WORD = 8
+#: Minimum bytes of images of 16-bit floats. Smaller ones are still in the cache when another kernel
+#: multiplies them, and leave a choice of faster convolutions; see docs/algorithms.md.
 LARGE = 9 << 20
+#: Rows of a warp in float32: where these divide the pixels of an image, a warp has one image's.
+ROWS = 16
+#: The entries that can multiply rows of float32, and the parameters that they lack then.
 SCALING = {"split_wgmma": {"halves", "terms"}, "split_linear": frozenset[str]()}
 
 
@@ -135,8 +136,8 @@ def scaled_conv(
         setting: the GPU and the user's options.
     """
     own = setting.for_node(found.conv)
-    if own.asked or own.choices:
-        return "an algorithm that was asked for, or is measured"
+    if own.is_decided:
+        return DECIDED
     epilogue = epilogue_of(found.epilogue, y, found.conv.output, operand=operand)
     if isinstance(epilogue, str):
         return epilogue
@@ -160,7 +161,9 @@ def scaled_conv(
         return "images that stay in the cache"
     if x.dims[0] > f16.MAX_STACKED or max(x.size, y.size) >= 2**29:
         return f"{x.dims[0]} images of {max(x.size, y.size)} elements"
-    gemm, target = _gemm(conv), setting.target
+    gemm, target = gemm_by_image(conv), setting.target
+    if gemm is None:
+        return "an image that is packed first"
     traffic = 2 * (x.size + y.size * (1 + len(epilogue.along)) + conv.w.size)
     problem = replace(multistage.problem_of(gemm), traffic=traffic)
     ways = multistage.candidates(problem, target)
@@ -196,13 +199,3 @@ def _wide(conv: ConvProblem, factors: Tensor) -> Answer:
         code=f"#define FACTORS 1\n{launch.code}",
         note=f"{launch.note} scaled",
     )
-
-
-def _gemm(conv: ConvProblem) -> GemmArguments:
-    """Return a product for each image, whose rows are its pixels."""
-    groups, x = JoinedGroups(conv), conv.x
-    image, _ = image_source(x, conv.w, conv.view, conv.y.dims[2:], f16.VECTORS)
-    gemm, pixels = groups.gemm(image, groups.filters(image.channels)), prod(conv.y.dims[2:])
-    batch = Batch(x.dims[0], x.strides[0], 0, conv.y.strides[0])
-    rows = Matrix(x, x.row, WORD)
-    return replace(gemm, a=rows, shape=(pixels, *gemm.shape[1:]), batch=batch)

@@ -10,6 +10,7 @@ from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand
+from ..recipe.setting import DECIDED
 from . import f16
 from .between import Between, Measured
 from .fused_products import Products, layers_of, packed_layers_of
@@ -45,8 +46,8 @@ def some_rows(
     epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue
-    if any(own.asked or own.choices for own in found.settings(setting)):
-        return "an algorithm that was asked for, or is measured"
+    if any(own.is_decided for own in found.settings(setting)):
+        return DECIDED
     if epilogue.stored != y.dtype or epilogue.stored.itemsize != 2:
         return f"results of {epilogue.stored.name}"
     between = Between(measured, left)

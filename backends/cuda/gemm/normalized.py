@@ -23,7 +23,7 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand, Pattern, Rest, Whole
-from ..recipe.setting import PLAIN, Stored
+from ..recipe.setting import DECIDED, PLAIN, Stored
 from ..recipe.targets import Target
 from . import f16, in_halves
 from .atoms import HALVES
@@ -227,8 +227,8 @@ def task_of(
     """Return a product with its epilogue, and its matrices, unless another algorithm is wanted."""
     (product,) = found.products
     own, read = setting.for_node(product), found.reading(operand)
-    if own.asked or own.choices:
-        return "an algorithm that was asked for, or is measured"
+    if own.is_decided:
+        return DECIDED
     epilogue = found.epilogue_to(y, operand)
     if isinstance(epilogue, str):
         return epilogue

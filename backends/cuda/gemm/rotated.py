@@ -19,7 +19,7 @@ from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue, Tail, no_epilogue
 from ..recipe.operands import Tensor
 from ..recipe.pattern import Operand, Whole
-from ..recipe.setting import Stored
+from ..recipe.setting import DECIDED, Stored
 from . import f16
 from .atoms import HALVES
 from .fused_products import Products, layers_of
@@ -175,8 +175,8 @@ def rotated_product(whole: RotatedProduct, operand: Operand, setting: Setting) -
     layers = layers_of(found, rows, operand, setting, epilogue, "tensor_cores")
     if isinstance(layers, str):
         return layers
-    if any(own.asked or own.choices for own in found.settings(setting)):
-        return "an algorithm that was asked for, or is measured"
+    if any(own.is_decided for own in found.settings(setting)):
+        return DECIDED
     gemm = gemm_of_rotated(found, f16.gemm_of(layers[0]), epilogue, y)
     if isinstance(gemm, str):
         return gemm

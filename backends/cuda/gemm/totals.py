@@ -19,6 +19,7 @@ from ..codegen.epilogue import epilogue_of
 from ..recipe.launch import Launch
 from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.pattern import Operand
+from ..recipe.setting import DECIDED
 from .atoms import HALVES
 from .schedules.multistage import SplitK
 
@@ -59,8 +60,8 @@ def with_totals(
     """
     conv, *behind = nodes
     own = setting.for_node(conv)
-    if own.asked or own.choices:
-        return "an algorithm that was asked for, or is measured"
+    if own.is_decided:
+        return DECIDED
     y = Tensor(nodes[-1].output, Format.CHANNELS_LAST)
     epilogue = epilogue_of(tuple(behind), y, conv.output, operand=operand)
     kernel = kernel_of(conv.op)

@@ -12,6 +12,9 @@ from ....runtime.options import Options
 from ....runtime.plan.format import Format
 from .targets import Target
 
+#: Why a recipe that estimates choose is not taken where `Setting.is_decided`.
+DECIDED = "an algorithm that was asked for, or is measured"
+
 
 @record
 class TunedChoice:
@@ -59,6 +62,11 @@ class Setting:
     tiles: dict[Hashable, Any] = field(
         default_factory=dict[Hashable, Any], compare=False, repr=False
     )
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether an algorithm was asked for, or measurements choose it: estimates may not."""
+        return bool(self.asked or self.choices)
 
     @property
     def concurrent(self) -> bool:
