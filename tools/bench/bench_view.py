@@ -8,7 +8,7 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import STYLES, counted, facts, grid, ms_text
+from ..common.console import STYLES, caution, counted, facts, grid, ms_text
 from ..common.measure import Timing
 from .bench_cases import Against, Bench, BenchCase
 
@@ -31,8 +31,7 @@ def show_bench(console: Console, found: Bench) -> None:
     )
     if found.against:
         _show_against(console, found.against)
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    caution(console, "not complete", found.stopped)
     for complaint in found.complaints:
         console.print(Text(complaint, "bold red"))
 

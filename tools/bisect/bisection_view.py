@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import counted, facts, lines, listed
+from ..common.console import caution, counted, facts, lines, listed
 from ..compare.importing import NOT_READ
 from .bisection import Bisection
 
@@ -16,10 +16,8 @@ def show_bisection(console: Console, found: Bisection) -> None:
     wrong = [finding.agreement for finding in found.findings if not finding.ok]
     if wrong:
         console.print(lines(listed([f"  {each.output}: {each.reason}" for each in wrong])))
-    if found.unread:
-        console.print(Text(f"{NOT_READ}: {found.unread}", "bold yellow"))
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    caution(console, NOT_READ, found.unread)
+    caution(console, "not complete", found.stopped)
     console.print()
     facts(
         console,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import counted, facts, grid
+from ..common.console import caution, counted, facts, grid
 from .precision import PrecisionResult
 
 SHOWN = 15
@@ -34,8 +34,7 @@ def show_kept(console: Console, found: PrecisionResult) -> None:
     console.print()
     if found.alone:
         _show_worst(console, found)
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    caution(console, "not complete", found.stopped)
     _show_verdict(console, found)
 
 

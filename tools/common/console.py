@@ -201,6 +201,12 @@ def print_table(
     console.print(table)
 
 
+def caution(console: Console, what: str, why: str) -> None:
+    """Print what limits a result, and why; nothing where there is no reason."""
+    if why:
+        console.print(Text(f"{what}: {why}", "bold yellow"))
+
+
 def facts(console: Console, pairs: Mapping[str, str]) -> None:
     """Print names with descriptions, one per line, wrapped in their column."""
     table = Table.grid(padding=(0, 2))

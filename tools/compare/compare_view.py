@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import STYLES, counted, facts, grid, ms_text
+from ..common.console import STYLES, caution, counted, facts, grid, ms_text
 from ..verdict.agreement import Agreement, Word
 from ..verdict.differences import Differences
 from ..verdict.error_bounds import WORDS
@@ -186,8 +186,7 @@ def _show_verdict(console: Console, comparison: Comparison) -> None:
         console.print(Text(said, "bold green"))
         for result in others:
             _show_reasons(console, result, "ok")
-    if comparison.stopped:
-        console.print(Text(f"not complete: {comparison.stopped}", "bold yellow"))
+    caution(console, "not complete", comparison.stopped)
     console.print()
 
 

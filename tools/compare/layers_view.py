@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..common.console import counted, facts, grid
+from ..common.console import caution, counted, facts, grid
 from .importing import NOT_READ
 from .layer_matcher import Layer
 from .layers import Layers
@@ -42,10 +42,8 @@ def show_layers(console: Console, found: Layers) -> None:
         console.print(Text(f"{said}; the steps are those of the graph that was read", style))
     if found.of_file:
         console.print(Text(OF_FILE, "dim"))
-    if found.unread:
-        console.print(Text(f"{NOT_READ}: {found.unread}", "bold yellow"))
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    caution(console, NOT_READ, found.unread)
+    caution(console, "not complete", found.stopped)
     console.print()
     facts(
         console,

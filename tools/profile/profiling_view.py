@@ -8,7 +8,16 @@ from dataclasses import replace
 from rich.console import Console
 from rich.text import Text
 
-from ..common.console import abridged, bytes_text, count_text, counted, facts, grid, ms_text
+from ..common.console import (
+    abridged,
+    bytes_text,
+    caution,
+    count_text,
+    counted,
+    facts,
+    grid,
+    ms_text,
+)
 from ..common.roofline import Share
 from ..common.roofline_view import NOTE, WORK, show_lost, show_rest, work_cells
 from .memory_map import ArenaMap, arena_text
@@ -39,8 +48,7 @@ def show_profile(console: Console, found: Profile, top: int = TOP) -> None:
         _show_steps(console, found, top)
     else:
         console.print(Text("no steps: every output is an input or a constant", "dim"))
-    if found.stopped:
-        console.print(Text(f"not complete: {found.stopped}", "bold yellow"))
+    caution(console, "not complete", found.stopped)
 
 
 def _show_steps(console: Console, found: Profile, top: int) -> None:

@@ -24,6 +24,7 @@ from ...runtime.session.placement import Placement
 from ..common.console import (
     Say,
     announce_compiling,
+    caution,
     counted,
     facts,
     grid,
@@ -332,8 +333,7 @@ def show_run(console: Console, run: Run) -> None:
             "steady": again if steady.samples else "",
         },
     )
-    if run.stopped:
-        console.print(Text(f"not complete: {run.stopped}", "bold yellow"))
+    caution(console, "not complete", run.stopped)
 
 
 def _share_text(run: Run) -> str:
