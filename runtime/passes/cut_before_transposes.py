@@ -97,8 +97,8 @@ def cut_before_merges(graph: Graph) -> Iterator[str]:
         parts = [part for reader in view.output.consumers for part in reader.outputs]
         cuts = [part_of(part) for part in parts]
         places = [c.places.start for c in cuts if c and c[:2] == (view.output, 0)]
-        one = all(len(c.places) == 1 for c in cuts if c)
-        if len(places) < max(len(parts), 2) or not one or dims[perm[0]] != after[0]:
+        are_single = all(len(c.places) == 1 for c in cuts if c)
+        if len(places) < max(len(parts), 2) or not are_single or dims[perm[0]] != after[0]:
             continue
         if sum(not isinstance(size, int) for size in after[1:]) > 1:
             continue

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from ....runtime.base.record import record
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .declaration import Int32, Results, T, contrib
@@ -65,14 +64,14 @@ def decoder_masked_multi_head_attention(
     if past_sequence_length is None:
         raise b.error("past_present_share_buffer=1 needs past_sequence_length")
     before = b.cast(b.Reshape(past_sequence_length, b.ints(1)), dtypes.int64)
-    mask = TokenMask(query, mask_index, attention_bias, mask_filter_value)
+    mask = _TokenMask(query, mask_index, attention_bias, mask_filter_value)
     beams, past = cache_indirection, (past_key, past_value)
     return _in_buffer(b, (q, key, value), past, before, beams, mask, heads, scale)
 
 
-@dataclass(frozen=True)
-class TokenMask:
-    """What is added to the scores of a token: see the operator."""
+@record
+class _TokenMask:
+    """What is added to the scores of a token; see the operator's inputs of these names."""
 
     query: str
     mask_index: str | None
@@ -94,7 +93,7 @@ def _in_buffer(
     past: tuple[str, str],
     before: str,
     cache_indirection: str | None,
-    mask: TokenMask,
+    mask: _TokenMask,
     heads: int,
     scale: float,
 ) -> Results:
