@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tercet.backends import open_backends
-from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, float64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
@@ -16,10 +14,9 @@ from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.elementwise import Add, Gelu
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization
-from tercet.runtime.session.model import Model
 
 from .dry import normal
-from .samples import OPTIONS
+from .samples import on_numpy
 
 
 @dataclass(frozen=True)
@@ -104,6 +101,4 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, dict[str, 
 def exact_of(case: Case, stored: DType, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Return the results in float64, of constants rounded to `stored` and these inputs."""
     graph, _ = graph_of(case, float64, stored)
-    with Model(graph, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        found = model.run({name: data.astype(float64) for name, data in feeds.items()})
-    return {name: np.asarray(data) for name, data in found.items()}
+    return on_numpy(graph, feeds)

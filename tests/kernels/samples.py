@@ -117,6 +117,13 @@ HOLES = np.where(normal(1, 3, 6, 7) > 1, np.float32("nan"), normal(1, 3, 6, 7))
 BYTES = (np.arange(240) % 200).astype(np.uint8).reshape(1, 3, 8, 10)
 
 
+def on_numpy(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return what numpy computes of inputs, which get the dtypes of the graph, such as float64."""
+    given = {v.name: feeds[v.name].astype(v.tensor.dtype) for v in graph.inputs}
+    with Model(graph, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
+        return {name: np.asarray(data) for name, data in model.run(given).items()}
+
+
 def scalar(value: float, dtype: Any = np.float32) -> Array:
     """Return a tensor of no axes."""
     return np.array(value, dtype)

@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.conv import averaged
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.backends.numpy import evaluate
@@ -29,7 +28,7 @@ from tercet.runtime.session.model import Model
 from .cubins import assert_arguments
 from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, OPTIONS
+from .samples import ERROR, OPTIONS, on_numpy
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -117,9 +116,7 @@ def test_results(
         assert len(kernels) == 1
         assert kernels[0].endswith(f"mean of {case.x[2] * case.x[3]}")
         got = model.run(feeds)["y"].astype(float64)
-    wide, _ = graph_of(case, float64, dtype)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({name: each.astype(float64) for name, each in feeds.items()})["y"]
+    want = on_numpy(graph_of(case, float64, dtype)[0], feeds)["y"]
     np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
 
 

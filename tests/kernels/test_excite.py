@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.conv import excite
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.tables.f16 import MULTISTAGE
@@ -32,7 +31,7 @@ from tercet.runtime.session.model import Model
 from .cubins import assert_arguments
 from .dry import DryCompiler, DryDevice, Net, apply, entries_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import OPTIONS, Sample, compare
+from .samples import OPTIONS, Sample, compare, on_numpy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,9 +128,7 @@ def graph_of(case: Case, dtype: DType, stored: DType) -> tuple[Graph, dict[str, 
 
 def relative_error(got: Array, case: Case, stored: DType) -> float:
     """Return the L2 distance of results from those in float64, as a fraction of their norm."""
-    graph, feeds = graph_of(case, float64, stored)
-    with Model(graph, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run(feeds)["y"]
+    want = on_numpy(*graph_of(case, float64, stored))["y"]
     return float(np.linalg.norm(got.astype(float64) - want) / np.linalg.norm(want))
 
 

@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.conv import expanded_depthwise, residual_patches
 from tercet.backends.cuda.conv import inverted_residual as fused
 from tercet.backends.cuda.conv.pack_residual import window_pairs
@@ -34,7 +33,7 @@ from tercet.runtime.session.model import Model
 from .cubins import all_compile, assert_arguments
 from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, OPTIONS
+from .samples import ERROR, OPTIONS, on_numpy
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -163,10 +162,8 @@ def always_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(case: Case, dtype: DType, backend: CudaBackend, entry: str = "inverted_residual") -> None:
     """Compare with float64."""
-    wide, image = graph_of(case, float64, dtype)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({"x": image})["y"]
     graph, image = graph_of(case, dtype, dtype)
+    want = on_numpy(graph_of(case, float64, dtype)[0], {"x": image})["y"]
     with Model(graph, [backend], OPTIONS, evaluate) as model:
         assert f"{entry} " in str(model.placement())
         got = model.run({"x": image})["y"].astype(float64)

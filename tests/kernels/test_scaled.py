@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends import open_backends
 from tercet.backends.cuda.conv import scaled
 from tercet.backends.cuda.driver.compile import Compiler
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
@@ -29,7 +28,7 @@ from tercet.runtime.session.model import Model
 from .cubins import assert_arguments, assert_nothing_spills
 from .dry import DryCompiler, DryDevice, entries_of, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, OPTIONS
+from .samples import ERROR, OPTIONS, on_numpy
 
 if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
@@ -134,9 +133,7 @@ def test_results(
         assert sum("scaled" in kernel for kernel in kernels) == 1
         assert len(kernels) == 1 + case.joined  # what is joined is stored where it is read
         got = model.run(feeds)["y"].astype(float64)
-    wide, _ = graph_of(case, float64, dtype)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({name: each.astype(float64) for name, each in feeds.items()})["y"]
+    want = on_numpy(graph_of(case, float64, dtype)[0], feeds)["y"]
     np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
 
 
@@ -148,9 +145,7 @@ def test_float32(case: Case, entry: str, hopper: CudaBackend) -> None:
         kernels = [row.kernel for row in model.prepare().rows if row.kind == "step"]
         assert [kernel.split()[0] for kernel in kernels][case.joined :] == [f"{entry}_scaled"]
         got = model.run(feeds)["y"].astype(float64)
-    wide, _ = graph_of(case, float64, float32)
-    with Model(wide, open_backends("numpy", OPTIONS), OPTIONS, evaluate) as model:
-        want = model.run({name: each.astype(float64) for name, each in feeds.items()})["y"]
+    want = on_numpy(graph_of(case, float64, float32)[0], feeds)["y"]
     np.testing.assert_allclose(got, want, rtol=0, atol=ERROR[float32] * np.abs(want).max())
 
 
