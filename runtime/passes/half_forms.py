@@ -35,7 +35,7 @@ from ..ir.types import Array, TensorType
 from ..ops import conv, gather, matmul, movement, norm, recurrent, reduce
 from ..ops import elementwise as ew
 from ..ops import shape as sh
-from .editing import number, unviewed
+from .editing import number, shape_of, unviewed
 from .half_operators import (
     LAST,
     LAYERS,
@@ -370,7 +370,9 @@ def holds_mask(mask: Array, *, whole: bool) -> bool:
 def repeated_rows(mask: Value) -> Array | None:
     """Return the constant rows that a mask repeats, such as for all samples; None of others."""
     rows = unviewed(mask, (*sh.RESHAPES, movement.Expand, movement.Tile))
-    return rows.data if rows.tensor.dims[-1:] == mask.tensor.dims[-1:] else None
+    dims = shape_of(mask)
+    is_whole = rows.data is not None and dims is not None and rows.data.shape[-1:] == dims[-1:]
+    return rows.data if is_whole else None
 
 
 def holds_computed(found: ValueRange) -> bool:

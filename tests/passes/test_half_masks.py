@@ -104,3 +104,14 @@ def test_a_constant_mask_that_float16_holds(
         return apply(g, Attention(is_causal=causal), x, x, x, given)
 
     assert_mask_is(dtype, build)
+
+
+def test_a_computed_mask_of_unknown_sizes_stays() -> None:
+    graph = Graph()
+    x = graph.add_input("x", TensorType(float32, ("b", 2, "n", 8)))
+    mask = graph.add_input("mask", TensorType(float32, ("n", "n")))
+    wide = apply(graph, Mul(), mask, graph.constant(np.float32(1e6)))
+    graph.set_outputs({"y": apply(graph, Attention(), x, x, x, wide)})
+    infer(graph)
+    (node,) = (node for node in halved(graph).nodes if isinstance(node.op, Attention))
+    assert node.operands[3].type == TensorType(float32, ("n", "n"))
