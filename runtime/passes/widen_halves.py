@@ -14,7 +14,7 @@ a Cast rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 
 from ..ir.constraints import takes
 from ..ir.dtypes import DType, bfloat16, float16, float32
@@ -65,24 +65,32 @@ class WidenedConstants:
     def __init__(self) -> None:
         self._arrays: dict[int, tuple[Array, Array]] = {}
 
-    def __call__(self, data: Array) -> Array:
-        """Return a constant in float32."""
+    def of(self, shared: Set[int], data: Array) -> Array:
+        """Return a constant in float32: the same array each time if its id is in `shared`."""
         found = self._arrays.get(id(data))
-        if found is None:
-            found = self._arrays[id(data)] = data, data.astype(float32)
-        return found[1]
+        if found is not None:
+            return found[1]
+        wide = data.astype(float32)
+        wide.flags.writeable = False  # else values have views of it, by which it is not known
+        if id(data) in shared:
+            self._arrays[id(data)] = data, wide
+        return wide
 
     @property
     def ids(self) -> set[int]:
-        """The ids of the arrays that have been returned."""
-        return {id(wide) for _, wide in self._arrays.values()}
+        """The ids of the arrays that are the same each time."""
+        return {id(wide) for _, wide in list(self._arrays.values())}
+
+    def forget(self, arrays: Set[int]) -> list[Array]:
+        """Drop, and return, those of arrays with these ids."""
+        return [self._arrays.pop(number)[1] for number in arrays if number in self._arrays]
 
     def clear(self) -> None:
         """Drop them."""
         self._arrays.clear()
 
 
-def widen_halves(graph: Graph, constants: WidenedConstants, limit: int) -> None:
+def widen_halves(graph: Graph, constants: Callable[[Array], Array], limit: int) -> None:
     """Replace operations on 16 bits by those on float32.
 
     Inputs and results of the graph stay the same: the Cast after a node is left for those of its
@@ -90,7 +98,7 @@ def widen_halves(graph: Graph, constants: WidenedConstants, limit: int) -> None:
 
     Args:
         graph: with sizes; rewritten in place.
-        constants: those of the model.
+        constants: returns a constant in float32.
         limit: maximum bytes of widened constants; of more, nothing is rewritten.
     """
     if not any(type(node.op) in _LEADERS and _is_half(node.inputs[0]) for node in graph.nodes):
@@ -113,7 +121,7 @@ def _is_half(value: Value | None) -> bool:
 class _Wide:
     """float32 counterparts of values of 16 bits."""
 
-    def __init__(self, graph: Graph, constants: WidenedConstants) -> None:
+    def __init__(self, graph: Graph, constants: Callable[[Array], Array]) -> None:
         self._graph, self._constants = graph, constants
         self._known: dict[Value, Value] = {}
         self._casts: dict[Value, Value] = {}

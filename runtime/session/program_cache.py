@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, cast
 
 from ..base.collecting import no_collection
@@ -203,9 +204,11 @@ class ProgramCache:
 
     def _forget(self, graphs: Sequence[Graph]) -> None:
         """Drop graphs of which no program is left, and the weights that only they have."""
-        alone = set[int]().union(*map(arrays_of, graphs)) - self._widened.ids
+        alone = set[int]().union(*map(arrays_of, graphs))
         for kept in (self._imported, *list(self._graphs.values())):
             alone -= arrays_of(kept)
+        gone = self._widened.forget(alone)
+        alone = alone.union(map(id, gone)) - self._widened.ids
         for store in self._resources.stores.values():
             store.forget(alone)
         for graph in graphs:
@@ -255,7 +258,7 @@ class ProgramCache:
             bucket = bucketed(bound, room)
             bucket = bucket if edit is None else edit(bucket)
             optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, log)
-        self._widen(bound)
+        self._widen(bound, general)
         lower(bound)
         if unclear or known or resources.doubts.is_told or log.endless:
             kept = None  # its warnings would not be repeated
@@ -272,12 +275,16 @@ class ProgramCache:
             kept.end()
         return self._ended(program)
 
-    def _widen(self, graph: Graph) -> None:
-        """Keep floats of 16 bits in float32, if the options ask for it; see `widen_halves`."""
+    def _widen(self, graph: Graph, general: Graph) -> None:
+        """Keep floats of 16 bits in float32, if the options ask for it; see `widen_halves`.
+
+        Programs share constants of the graph without sizes; others may be those of their sizes.
+        """
         options = self._resources.options
         is_rounded = options.precision in ("float16", "bfloat16") or options.stop_at is not None
         if options.widen and not is_rounded:
-            widen_halves(graph, self._widened, options.fold_total)
+            constants = partial(self._widened.of, arrays_of(general))
+            widen_halves(graph, constants, options.fold_total)
 
     def _ended(self, program: Program) -> Program:
         """Return a program that has been made, or read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ import tercet
 from tercet.runtime.control.program import Program
 from tercet.runtime.ir.dtypes import float16, float32
 from tercet.runtime.ir.graph import Graph
+from tercet.runtime.plan.weights import WeightStore
 
 from ..randomness import restarting
 
@@ -210,3 +212,46 @@ def test_a_cast_to_float32_reads_what_is_not_rounded() -> None:
         w=half(2, 2, 1, 1),
     )
     assert kinds(widened(model)).count("Cast") == 1
+
+
+def test_weights_are_widened_once_and_parts_of_them_for_sizes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A table is cut to each length, and loops have a plan for each."""
+    model = file(
+        """one = Constant <value_ints=[1]> ()
+        zero = Constant <value_ints=[0]> ()
+        n = Shape <start=1, end=2> (x)
+        t = Slice (table, zero, n, one)
+        a = MatMul (x, w)
+        b = Add (a, t)
+        c = MatMul (b, w)
+        y = Loop (k, "", c) <body = g (int64 i, bool go, float16[r,s,4] v)
+            => (bool more, float16[r,s,4] u) { more = Identity (go) u = Relu (v) }>""",
+        "float16[1,n,4] x, int64 k",
+        "float16[a,b,c] y",
+        w=half(4, 4),
+        table=half(1, 9, 4),
+    )
+    kept: list[dict[tuple[int, ...], weakref.ref[np.ndarray]]] = []
+    forgotten: set[int] = set()
+    forget = WeightStore.forget
+
+    def forgetting(store: WeightStore, arrays: set[int]) -> None:
+        forgotten.update(arrays)
+        forget(store, arrays)
+
+    monkeypatch.setattr(WeightStore, "forget", forgetting)
+    with tercet.load(model, "numpy", max_plans=1) as loaded:
+        for length in (3, 5, 7):
+            program = loaded.prepare({"x": (1, length, 4)})
+            assert isinstance(program, Program)
+            wide = [v.data for v in program.graph.values.values() if v.data is not None]
+            wide = [data for data in wide if data.dtype == float32]
+            kept.append({data.shape: weakref.ref(data) for data in wide})
+            del program, wide
+        first, second, third = kept
+        assert first[4, 4]() is second[4, 4]() is third[4, 4]() is not None
+        assert id(first[4, 4]()) not in forgotten  # what has been packed of it stays
+        assert first[1, 3, 4]() is second[1, 5, 4]() is None
+        assert third[1, 7, 4]() is not None
