@@ -57,7 +57,7 @@ class WeightStore:
     @property
     def nbytes(self) -> int:
         """Bytes stored on the device."""
-        return sum(view.nbytes for view in self._views.values())
+        return sum(view.nbytes for view in list(self._views.values()))
 
     def view(self, value: Value) -> View:
         """Return a constant, contiguous in C order."""

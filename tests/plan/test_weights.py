@@ -336,3 +336,18 @@ def test_work_without_threads_is_done_at_once() -> None:
     assert sorted(done) == [0, 1, 2, 3]
     begin(done.append, range(4), 4)()
     assert len(done) == 8
+
+
+def test_bytes_are_counted_while_others_store_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, (first, second) = WeightStore(FakeDevice()), constants(2)
+    store.view(first)
+    nbytes = View.nbytes
+
+    def storing(view: View) -> int:
+        store.view(second)  # as another thread may, which plans or closes a program
+        return nbytes.__get__(view)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(View, "nbytes", property(storing))
+        assert store.nbytes == first.tensor.size * 4
+    assert store.nbytes == 2 * first.tensor.size * 4
