@@ -10,6 +10,9 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run the command; Ctrl-C while its modules are imported ends as it does later."""
     try:
+        from .tools.common.interrupts import INTERRUPTS
+
+        INTERRUPTS.listen()
         from .tools.cli import main as run
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")

@@ -21,6 +21,7 @@ from .commands.groups import with_groups
 from .commands.help import SectionedCommand, SectionedGroup
 from .commands.options import PROCESS, Debug
 from .common.failures import INTERNAL, INTERRUPTED, end_of, is_closed_pipe, leave
+from .common.interrupts import INTERRUPTS
 from .common.warned import listening
 
 #: Former names of options, which still work but are not in the help.
@@ -67,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code, ended = INTERNAL, error
     finally:
         _call_off_watchdog()
+    if INTERRUPTS.end() and not isinstance(ended, KeyboardInterrupt):
+        ended, found = KeyboardInterrupt(), ended
+        ended.__cause__ = found  # what it has become, or None if it was lost
     if ended is not None:
         code = end_of(ended, debug="--debug" in given, json="--json" in given)
     _leave_if_interrupted(code)

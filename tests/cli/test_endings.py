@@ -154,6 +154,29 @@ def test_an_interrupt_is_an_exit_code_wherever_it_is(folder: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "class Dying:\n    def __del__(self):\n        interrupt()\nDying()",
+        "import weakref\nclass Any: pass\none = Any()\nweakref.finalize(one, interrupt)\ndel one",
+        "class Named:\n    def __set_name__(self, owner, name):\n        interrupt()\n"
+        "class Owner:\n    attribute = Named()",
+        "try:\n    interrupt()\nexcept BaseException:\n    pass",
+        "try:\n    interrupt()\nexcept KeyboardInterrupt as error:\n"
+        "    raise RuntimeError('lost') from error",
+    ],
+    ids=["finalizer", "weak reference", "name of an attribute", "dropped", "another error"],
+)
+def test_an_interrupt_is_never_lost(folder: Path, text: str) -> None:
+    """Whatever has become of its exception: as Python does in finalizers, say."""
+    begin = "import os, signal, time\ndef interrupt():\n    os.kill(os.getpid(), signal.SIGINT)\n"
+    (folder / "late.py").write_text(f"{begin}\n{text}\ntime.sleep(100)\n")
+    line = ["-m", "tercet", "inspect", "classifier.onnx", "--operators", "late.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, *line], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 @pytest.mark.usefixtures("folder")
 def test_names_are_whole_in_a_pipe(tercet: Tercet, folder: Path) -> None:
     """However long they are: grep finds them."""

@@ -7,12 +7,10 @@ endless kernel, the command line ends its process.
 
 from __future__ import annotations
 
-import _weakrefset
 import contextlib
 import os
 import signal
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +24,7 @@ from typing import ParamSpec, TypeVar, cast
 from ...runtime.base.guard import bounded
 from ...runtime.errors import TimeLimitError, UsageError
 from .console import Say, silent
+from .interrupts import ignores_exceptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,8 +35,6 @@ GRACE = 10.0
 PROMPT, AGAIN = 1.0, 1.0
 #: Code in which an alarm is deferred, because it is clean-up code.
 _OWN_FILES = frozenset({__file__, contextlib.__file__})
-#: Code that is called when objects die: whatever it raises is printed and lost.
-_CALLBACKS = frozenset({_weakrefset.__file__, weakref.__file__})
 
 
 class OutOfTime(BaseException):
@@ -93,7 +90,7 @@ class _Watch:
             return
         self.heard = monotonic()
         if frame is not None and (
-            frame.f_code.co_filename in _OWN_FILES or _ignores_exceptions(frame)
+            frame.f_code.co_filename in _OWN_FILES or ignores_exceptions(frame)
         ):
             signal.setitimer(signal.ITIMER_REAL, 1e-3)
             return
@@ -104,15 +101,6 @@ class _Watch:
     def _raise(self) -> None:
         self.rung = WATCHDOG.has_rung = True
         raise OutOfTime
-
-
-def _ignores_exceptions(frame: FrameType | None) -> bool:
-    """Whether a finalizer or the callback of a weak reference is running."""
-    while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename in _CALLBACKS:
-            return True
-        frame = frame.f_back
-    return False
 
 
 _WATCHES: list[_Watch] = []
