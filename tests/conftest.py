@@ -104,9 +104,10 @@ def in_use(folder: Path, room: int = MAX_KEPT) -> Callable[[], None]:
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kept = [each for kind in KINDS for each in folder.glob(kind)]
         for entry in sorted(kept, key=_last_use, reverse=True):
-            room -= sum(file.stat().st_size for file in _files(entry))
-            if room < 0:
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            with suppress(FileNotFoundError):  # a process that outlives its session is writing it
+                room -= sum(file.stat().st_size for file in _files(entry))
+                if room < 0:
+                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     fcntl.flock(users, fcntl.LOCK_SH)
     return lambda: os.close(users)
 
@@ -117,11 +118,12 @@ def _last_use(entry: Path) -> float:
     File systems note only the first reading after a change, and one a day.
     """
     last = 0.0
-    for file in _files(entry):
-        found = file.stat()
-        if found.st_atime > found.st_mtime:
-            os.utime(file, (found.st_atime, found.st_atime))
-        last = max(last, found.st_atime, found.st_mtime)
+    with suppress(FileNotFoundError):
+        for file in _files(entry):
+            found = file.stat()
+            if found.st_atime > found.st_mtime:
+                os.utime(file, (found.st_atime, found.st_atime))
+            last = max(last, found.st_atime, found.st_mtime)
     return last
 
 

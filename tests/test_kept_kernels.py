@@ -45,3 +45,9 @@ def test_what_another_session_uses_stays(kernels: list[Path]) -> None:
     assert left(kernels, 99) == "abcd"
     end()
     assert left(kernels, 99) == ""
+
+
+def test_what_another_process_takes_away_is_left_alone(kernels: list[Path]) -> None:
+    """Such as the file that a compiler is still writing; a link to nothing stands for it."""
+    (kernels[0].parent / "gone").symlink_to("nowhere")
+    assert left(kernels, 299) == "cd"
