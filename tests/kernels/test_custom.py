@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -157,6 +158,24 @@ def test_a_mistake_names_its_line() -> None:
     with pytest.raises(tercet.KernelError, match=r"^my\.domain\.F\.cu:2: error: .*expg") as caught:
         Compiler(H200).code(source)
     assert (caught.value.line, caught.value.exit_code) == (2, 2)
+
+
+def test_the_page_shows_what_a_mistake_in_its_own_file_gives() -> None:
+    operators = documented()
+    launch = operators[KEY].kernels["cuda"]
+
+    def mistaken(x: Any, y: Any, **attributes: Any) -> tercet.CudaKernel:
+        right = launch(x, y, **attributes)
+        return replace(right, source=right.source.replace("expf", "expg"))
+
+    wrong = {KEY: replace(operators[KEY], kernels={"cuda": mistaken})}
+    device = DryDevice()
+    with opened(swish_model(), wrong, NumpyBackend()) as model:
+        planned_model(model, device)
+    (source,) = [one for one in device.compiler.sources if str(one.file) == "my.domain.Swish.cu"]
+    with pytest.raises(tercet.KernelError) as caught:
+        Compiler(H200).code(source)
+    assert f"`{str(caught.value).splitlines()[0]}`" in DOC
 
 
 def test_a_brace_that_is_not_closed_is_named() -> None:
