@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
@@ -15,6 +14,7 @@ from .api import Operators
 from .runtime.base.budget import Budget
 from .runtime.base.collecting import no_collection
 from .runtime.base.guard import bounded, inherited
+from .runtime.base.warned import warn
 from .runtime.errors import ModelWarning
 from .runtime.ir.custom import with_custom
 from .runtime.ops import OPERATORS
@@ -84,7 +84,7 @@ def loaded(
             from . import preparing
         file = prepared.source.file
         for text in prepared.source.warnings:
-            warnings.warn(f"{file}: {text}" if file else text, ModelWarning, stacklevel=4)
+            warn(f"{file}: {text}" if file else text, ModelWarning)
         return preparing.model_of(prepared, chain, chosen, kept)
 
 

@@ -14,7 +14,6 @@ import hmac
 import os
 import stat
 import tempfile
-import warnings
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
@@ -24,6 +23,7 @@ from ..errors import PerformanceWarning
 from . import forks
 from .files import replacing
 from .record import record
+from .warned import warn
 
 _HEAD = b"tercet entry 2\n"
 _DIGEST = 32
@@ -140,8 +140,7 @@ def _distrust_above(folder: Path) -> str:
 def _warn(folder: Path, reason: str) -> None:
     if folder not in _warned:
         _warned.add(folder)
-        message = f"nothing is kept from run to run: {reason}"
-        warnings.warn(PerformanceWarning(message), stacklevel=2)
+        warn(f"nothing is kept from run to run: {reason}", PerformanceWarning)
 
 
 def _key_in(folder: Path) -> bytes:

@@ -8,11 +8,11 @@ for, and if it turns out wrong, the user is warned once.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from ..base.warned import warn
 from ..errors import ModelWarning
 from .dtypes import FLOAT8S, FLOATS, INTEGERS, int32, int64, uint32, uint64
 from .graph import Graph, Value
@@ -126,9 +126,8 @@ class Doubts:
             self.is_told = True
         more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
         model = f"{self.file}: " if self.file else ""
-        warnings.warn(
+        warn(
             f"{model}the file declares types that its nodes contradict: "
             f"{'; '.join(texts[:SHOWN])}{more}. Results have the types that the nodes give",
             ModelWarning,
-            stacklevel=2,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Protocol
 
 from ..base.guard import check_time
 from ..base.record import record
+from ..base.warned import warn
 from ..errors import TercetWarning
 from ..ir.fresh_names import naming
 from ..ir.graph import Graph
@@ -318,11 +318,10 @@ def _ending(each: Pass, graph: Graph, context: Context, rewrites: Rewrites) -> I
             left = _REWRITES_PER_NODE * sum(1 for _ in graph.walk())
         if not left:
             rewrites.endless.append(each.name)
-            warnings.warn(
+            warn(
                 f"pass '{each.name}' found no end and was stopped; its last rewrite: {text}. "
                 f"Results are right, but may be slower. Without this pass: skip=('{each.name}',). "
                 "Please report this, with the file",
                 TercetWarning,
-                stacklevel=2,
             )
             return

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from ..base.warned import warn
 from ..errors import PerformanceWarning, UnsupportedError
 from ..ir.types import Array
 from ..plan.host import HOST
@@ -41,7 +41,7 @@ def opened(
             if model.backends[0].device is not HOST:  # where it costs little
                 file = f"{model.source.file}: " if model.source.file else ""
                 text = f"{file}caches are passed from run to run: {error}"
-                warnings.warn(text, PerformanceWarning, stacklevel=2)
+                warn(text, PerformanceWarning)
     store = PassedCaches(model, inputs)
     store.give(given)
     return CachedDecoder(inputs, store)

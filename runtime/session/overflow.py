@@ -8,7 +8,6 @@ what takes a GPU milliseconds, so this is given up after some seconds, which the
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -16,6 +15,7 @@ from time import monotonic
 
 import numpy as np
 
+from ..base.warned import warn
 from ..errors import PrecisionWarning
 from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
@@ -82,7 +82,7 @@ class Watch:
             message = self._unknown(spoilt[0])
         if message:
             self._left = 0
-            warnings.warn(message, PrecisionWarning, stacklevel=4)
+            warn(message, PrecisionWarning)
 
     def _trace(self, spoilt: list[str], feeds: Mapping[str, HostValue], narrow: Graph) -> str:
         outputs = narrow.outputs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from typing import NamedTuple, cast
 
 from ..base.collecting import no_collection
 from ..base.parallel import same_threads
+from ..base.warned import warn
 from ..control.program import Program
 from ..control.resources import Keys, Resources, Types, is_deciding
 from ..errors import (
@@ -299,9 +299,7 @@ class ProgramCache:
             if symbol not in self._warned and not self.trusts_sizes:
                 self._warned.add(symbol)
                 message = f"dimension '{symbol}' is {text}; it is taken as unknown"
-                warnings.warn(
-                    ": ".join(filter(None, (self._file, message))), ModelWarning, stacklevel=2
-                )
+                warn(": ".join(filter(None, (self._file, message))), ModelWarning)
 
     # ── programs ─────────────────────────────────────────────────────────────────────────────
 

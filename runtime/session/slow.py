@@ -5,11 +5,11 @@ They are detected when a program is made, never during runs.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
+from ..base.warned import warn
 from ..control.program import Program
 from ..errors import PerformanceWarning
 from ..ir.graph import Graph, Node
@@ -80,7 +80,7 @@ class SlowPaths:
                 return
             self._told.add(kind)
         model = f"{self.file}: " if self.file else ""
-        warnings.warn(message(f"{model}{text}"), PerformanceWarning, stacklevel=2)
+        warn(message(f"{model}{text}"), PerformanceWarning)
 
 
 def row_bytes(row: Row) -> int:

@@ -8,7 +8,6 @@ reduces a count.
 
 from __future__ import annotations
 
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.warned import warn
 from ..errors import (
     DeviceOutOfMemory,
     LimitError,
@@ -279,7 +279,7 @@ class StaticCaches:
             except (UnsupportedError, DeviceOutOfMemory, LimitError) as error:
                 self.chains = False
                 reason = f"the device waits for the host after every step: {error}"
-                warnings.warn(reason, PerformanceWarning, stacklevel=2)
+                warn(reason, PerformanceWarning)
                 return None
         self._chained.move_to_end(key)
         found = self._chained[key]
@@ -407,7 +407,7 @@ class StaticCaches:
             self._singly = True
             if self._device is not HOST:
                 text = f"a prompt is read token by token: {error}"
-                warnings.warn(text, PerformanceWarning, stacklevel=2)
+                warn(text, PerformanceWarning)
         return self._singly
 
     def _rounded(self, read: int, count: int) -> int:

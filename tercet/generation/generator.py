@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -15,6 +14,7 @@ from ..arguments import public
 from ..runtime.base import arguments as rules
 from ..runtime.base.arguments import unfit
 from ..runtime.base.closable import CheckedClosable
+from ..runtime.base.warned import warn
 from ..runtime.errors import InputError, ModelWarning, UsageError
 from ..runtime.ir.types import Array
 from ..runtime.options import Precision
@@ -117,7 +117,7 @@ class Generator(CheckedClosable):
         self.layout: DecoderLayout = models.layout
         self._encoder = models.encoder
         for text in (*self.folder.warnings, *models.warnings):
-            warnings.warn(ModelWarning(text), stacklevel=3)
+            warn(text, ModelWarning)
         context = None if self.folder.context is None else self.folder.context.size
         known = [each for each in (context, self.layout.room) if each is not None]
         self._writer = Writer(
