@@ -161,11 +161,22 @@ def test_an_interrupt_is_an_exit_code_wherever_it_is(folder: Path) -> None:
         "import weakref\nclass Any: pass\none = Any()\nweakref.finalize(one, interrupt)\ndel one",
         "class Named:\n    def __set_name__(self, owner, name):\n        interrupt()\n"
         "class Owner:\n    attribute = Named()",
+        # as importlib's, which calls the extension
+        "class ExtensionFileLoader:\n    def exec_module(self):\n        try:\n"
+        "            interrupt()\n        except BaseException:\n            os.abort()\n"
+        "ExtensionFileLoader().exec_module()",
         "try:\n    interrupt()\nexcept BaseException:\n    pass",
         "try:\n    interrupt()\nexcept KeyboardInterrupt as error:\n"
         "    raise RuntimeError('lost') from error",
     ],
-    ids=["finalizer", "weak reference", "name of an attribute", "dropped", "another error"],
+    ids=[
+        "finalizer",
+        "weak reference",
+        "name of an attribute",
+        "extension",
+        "dropped",
+        "another error",
+    ],
 )
 def test_an_interrupt_is_never_lost(folder: Path, text: str) -> None:
     """Whatever has become of its exception: as Python does in finalizers, say."""

@@ -2,8 +2,8 @@
 
 Python raises KeyboardInterrupt, which not all code lets through: exceptions of finalizers and of
 callbacks of weak references are printed and lost, Python 3.11 turns those of `__set_name__` into
-RuntimeError, and C code may drop them. So the interrupt waits until such code has ended, and comes
-again until the command ends.
+RuntimeError, and C++ code that makes a module of an extension ends the process, or drops them. So
+the interrupt waits until such code has ended, and comes again until the command ends.
 """
 
 from __future__ import annotations
@@ -18,16 +18,20 @@ from types import FrameType
 
 #: Seconds until it comes again, where nobody listens and where the command goes on all the same.
 SOON, AGAIN = 1e-3, 1.0
-#: Code whose exceptions are lost, or become others: what is called when objects die, and when a
-#: class is made of its attributes.
+#: Code whose exceptions are lost, or become others: what is called when objects die, when a class
+#: is made of its attributes, and when an extension makes its module.
 _METHODS = ("__del__", "__set_name__")
+_IMPORTS = "ExtensionFileLoader."
 _CALLBACKS = frozenset({_weakrefset.__file__, weakref.__file__})
 
 
 def ignores_exceptions(frame: FrameType | None) -> bool:
     """Whether code is running whose exceptions do not reach its callers."""
     while frame is not None:
-        if frame.f_code.co_name in _METHODS or frame.f_code.co_filename in _CALLBACKS:
+        code = frame.f_code
+        if code.co_name in _METHODS or code.co_filename in _CALLBACKS:
+            return True
+        if code.co_qualname.startswith(_IMPORTS):
             return True
         frame = frame.f_back
     return False
