@@ -108,6 +108,12 @@ def test_unknown_shapes_are_said(tercet: Tercet, folder: Path) -> None:
     assert "give it with --shape" in " ".join(done.out.split())
 
 
+def test_a_model_that_leaves_nothing_to_run_says_so(tercet: Tercet, folder: Path) -> None:
+    models.write(models.unary("Identity", [2]), folder / "identity.onnx")
+    lines = tercet("inspect", "identity.onnx", "--placement", "numpy").out.splitlines()
+    assert "numpy: nothing to do in a run" in lines
+
+
 # ── placement on a device that is not the host ───────────────────────────────────────────────────
 
 

@@ -249,7 +249,7 @@ def _placement_summary(backend: str, placement: Placement) -> str:
             said.append(counted(len(rows), *nouns) + (f" of {bytes_text(moved)}" if moved else ""))
     if missing := sum(row.backend == NOBODY for row in placement):
         said.append(f"{counted(missing, 'node')} that nothing runs")
-    return f"{backend}: {', '.join(said)}"
+    return f"{backend}: {', '.join(said) or 'nothing to do in a run'}"
 
 
 def _show_memory(console: Console, found: Inspection) -> None:

@@ -54,7 +54,7 @@ def origin_of(model: Model, inputs: Mapping[str, HostValue], found: Mapping[str,
         pass
     if not all(name in first for name, _ in kinds):
         return "not found one by one on the host; tercet compare --layers looks at each kernel"
-    return ", ".join(f"{name} from {who} on" for name, who in first.items())
+    return ", ".join(f"first {name} in {who}" for name, who in first.items())
 
 
 def _named(node: Node) -> str:
