@@ -496,3 +496,18 @@ def test_interrupted_while_modules_are_imported(module: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_axes_without_names_are_set_by_their_input(tercet: Tercet, folder: Path) -> None:
+    models.write(models.unary("Relu", [None, 2]), folder / "open.onnx")
+    done = tercet("run", "open.onnx", "--dim", "batch=2")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("; --shape (shapes) sets axes without a name, as of 'x'\n")
+
+
+@pytest.mark.parametrize("command", ["bisect", "bench", "compare --layers"])
+def test_saved_outputs_are_for_compare(tercet: Tercet, command: str) -> None:
+    name, *more = command.split()
+    done = tercet(name, "classifier.onnx", *more, "-b", "numpy", "-b", "saved.npz")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: 'saved.npz': saved outputs take part only in compare")

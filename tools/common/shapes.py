@@ -157,6 +157,9 @@ def _parse_dims(dims: Sequence[str], infos: Infos) -> dict[str, int]:
                 f"no input has a dimension '{symbol}'{did_you_mean(symbol, symbols)} "
                 f"(symbolic dimensions: {known})"
             )
+            unnamed = [info.name for info in infos if info.shape is None or None in info.shape]
+            if unnamed:
+                reason += f"; --shape (shapes) sets axes without a name, as of '{unnamed[0]}'"
             raise rules.unfit(InputError, "dims", reason, {symbol: int(size)})
         found[symbol] = int(size)
     return found

@@ -114,6 +114,9 @@ def check_names(wanted: Sequence[str], *, files: bool = False) -> None:
         if is_onnxruntime(name):
             OrtConfig.of(name)
         elif name not in known and not (files and is_saved(name)):
+            if is_saved(name):
+                reason = "saved outputs take part only in compare, also with --layers --cumulative"
+                raise UsageError(f"'{name}': {reason}")
             hint = backends.meant(name, known)
             raise UsageError(f"there is no backend '{name}'{hint} (backends: {', '.join(known)})")
         if name in wanted[:i]:
