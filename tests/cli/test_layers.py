@@ -280,3 +280,18 @@ def test_steps_behind_a_custom_operator() -> None:
     assert [layer.operators for layer in found.layers] == ["acme::Half", "Exp"]
     assert "acme:Half" in found.layers[0].refused
     assert found.layers[1].verdict in ("equal", "within rounding")
+
+
+@pytest.mark.parametrize("second", ["numpy", "onnxruntime"])
+def test_steps_that_nobody_reads_are_not_compared(second: str) -> None:
+    model = parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+        g (float[3,4] x) => (float[3,4] y) {
+            values, places = TopK <axis = 1> (x, two)
+            text = Cast <to = 8> (places)
+            size = Shape(x)
+            y = Relu(x)
+        }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.int64([2]), "two"))
+    found = api.compare_layers(model, ["numpy", second], optimise=False)
+    assert found.verdict == "ok"
+    assert [layer.operators for layer in found.layers if layer.number] == ["TopK", "Relu"]

@@ -147,8 +147,10 @@ class LayerMatcher:
         self._values, self._runs, self._say = values, runs, say
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
-        """Return the nodes of each step of the runner's graph."""
-        return self._runner.units(graph) if graph is self._graph else between(graph, self._values)
+        """Return the nodes of each step of the runner's graph with a result that is read."""
+        if graph is not self._graph:
+            return between(graph, self._values)
+        return [nodes for nodes in self._runner.units(graph) if _are_read(graph, nodes)]
 
     def alone(self, graph: Graph, units: Sequence[tuple[Node, ...]]) -> Iterator[Layer]:
         """Replay every step separately, in order.
@@ -340,6 +342,11 @@ class _WrongBody(Exception):
 def first_wrong(layers: Sequence[Layer]) -> Layer | None:
     """Return the first wrong step; None if none is wrong."""
     return next((layer for layer in layers if layer.verdict == "wrong"), None)
+
+
+def _are_read(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether a result of some nodes is read; without rewrites, a file's others stay."""
+    return any(graph.is_read(value) for node in nodes for value in node.outputs)
 
 
 def between(graph: Graph, values: Mapping[str, HostValue]) -> list[tuple[Node, ...]]:
