@@ -175,6 +175,26 @@ def test_decisions_are_those_of_some_noise(taken: list[int], word: str) -> None:
     assert decided.judged(np.array(taken, np.int8))[0] == word
 
 
+@pytest.mark.parametrize(
+    ("samples", "taken", "word"),
+    [
+        ([3.0, 4.0], np.nan, "MISMATCH"),
+        ([3.0, np.nan], np.nan, "ok"),
+        ([3.0, np.nan], 3.0, "ok"),
+        ([3.0, np.nan], 5.0, "MISMATCH"),
+        ([np.nan, np.nan], np.nan, "ok"),
+        ([np.nan, np.nan], 3.0, "MISMATCH"),
+    ],
+)
+def test_decisions_are_nan_where_some_noise_makes_them_so(
+    samples: list[float], taken: float, word: str
+) -> None:
+    decided = Decided(np.array(samples[:1]))
+    for sample in samples:
+        decided.add(np.array([sample]), FAIR)
+    assert decided.judged(np.array([taken]))[0] == word
+
+
 @pytest.mark.parametrize("name", ["INT4", "UINT4", "FLOAT8E4M3FN", "INT16"])
 def test_quantizers_of_all_formats(name: str) -> None:
     model, feeds = quantized(1)

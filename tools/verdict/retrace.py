@@ -272,12 +272,10 @@ class Decided:
         if sample.shape != self.own.shape:
             self.has_one_shape = False
             return
-        low, high = self._far
-        self._far = np.minimum(low, sample), np.maximum(high, sample)
+        self._far = _widened(self._far, sample)
         if is_wide:
             return
-        low, high = self._near
-        self._near = np.minimum(low, sample), np.maximum(high, sample)
+        self._near = _widened(self._near, sample)
         count = _count(sample, self.own)
         self.most = max(self.most, count)
         if kind == FAIR:
@@ -315,6 +313,13 @@ def _count(a: Array, b: Array) -> int:
     return int(np.count_nonzero((a != b) & ~((a != a) & (b != b))))
 
 
+def _widened(limits: tuple[Array, Array], sample: Array) -> tuple[Array, Array]:
+    """Return limits with one more sample: the lower is NaN where any is, the upper where all."""
+    low, high = limits
+    return np.minimum(low, sample), np.fmax(high, sample)
+
+
 def _outside(taken: Array, limits: tuple[Array, Array]) -> Array:
     low, high = limits
-    return np.asarray((taken < low) | (taken > high))
+    is_nan = np.where(taken != taken, low == low, high != high)
+    return np.asarray((taken < low) | (taken > high) | is_nan)
