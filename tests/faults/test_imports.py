@@ -89,16 +89,16 @@ def test_a_change_that_rounding_might_explain_is_inconclusive(
 def test_elements_that_are_inferred_wrongly_are_an_error_of_importing(
     last: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No node computes them, so that each alone is right."""
+    """No node computes them, so that each alone is right; the one that would is named."""
     proto = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21]> g (float[6, 2] x) => (float[6, 2] y)
         <int64 zero = {0}, int64 one = {1}> {
           s = Shape (x)
           a = Gather (s, zero)
           b = Gather (s, one)
-          c = Div (a, b)
+          [quotient] c = Div (a, b)
           d = Cast <to = 1> (c)
-          [scaled] e = Mul (x, d)
+          e = Mul (x, d)
           y = LAST (e)
         }""".replace("LAST", last)
     )
@@ -107,7 +107,7 @@ def test_elements_that_are_inferred_wrongly_are_an_error_of_importing(
     monkeypatch.setattr(Div, "function", staticmethod(lambda a, b: b // a))
     proto.doc_string = "another file, which no cache has"
     found = bisect(proto, ("onnxruntime", "numpy"), feeds)
-    assert (found.fault, found.verdict, found.nodes) == ("import", "MISMATCH", ("scaled",))
+    assert (found.fault, found.verdict, found.nodes) == ("import", "MISMATCH", ("quotient",))
     assert [
         each.agreement.output
         for each in compare_layers(proto, ("onnxruntime", "numpy"), feeds, optimise=False).imported

@@ -7,6 +7,7 @@ file that tercet writes. An error of the importer is the same on both sides then
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,9 @@ def changed_by_import(
         try:  # elements that inference knows are constants there
             found = player.run(folded, feeds)
             graph, changed = folded, _changed(source, folded, player, feeds, results, found)
+            if changed.findings:
+                node = _first_mistaken(source, written, player, feeds)
+                changed = replace(changed, node=node or changed.node)
         except (UnsupportedError, RunnerEnded):
             return changed
     if not changed.findings:
@@ -138,6 +142,25 @@ def _first_changed(
     judge = Judge(every, feeds, "float32", own=False)
     wrong = {each.agreement.output for each in judge.findings(wanted, found) if not each.ok}
     node = next((made[name].producer for name in names if name in wrong), None)
+    return "" if node is None else ", ".join(node.origin or (node.name,))
+
+
+def _first_mistaken(
+    source: Loadable, written: Graph, player: FilePlayer, feeds: Mapping[str, HostValue]
+) -> str:
+    """Return the file's first node of which inference knows other elements than it has."""
+    every = written.clone()
+    every.set_outputs({value.name: value for value in live_values(every)})
+    known = {value.name: value.known for value in every.outputs.values()}
+    try:
+        in_file = [name for node in OnnxFile(source).message().graph.node for name in node.output]
+        names = [name for name in in_file if known.get(name) is not None]
+        has = flat(_of_file(source, written, player, feeds, names)) if names else {}
+    except (LimitError, UnsupportedError, RunnerEnded):
+        return ""
+    judge = Judge(every, feeds, "float32", own=False)
+    wrong = judge.findings(has, flat({name: known[name] for name in has}))
+    node = next((every.outputs[f.agreement.output].producer for f in wrong if not f.ok), None)
     return "" if node is None else ", ".join(node.origin or (node.name,))
 
 
