@@ -11,6 +11,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.elementwise import Add
 from ..ops.movement import Transpose
+from .convolve_images import convolve_images
 from .driver import Context
 from .editing import Builder, drop, shape_of
 
@@ -25,6 +26,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     positions and elements. All elements of a head have one filter, so the columns of the rows are
     channels as well, and the rows an image of them that has its channels last.
     """
+    yield from convolve_images(graph)
     for node in list(graph.nodes):
         sizes = _heads(node)
         if sizes is None or not isinstance(node.op, Conv):

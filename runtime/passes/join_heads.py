@@ -19,6 +19,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Split, Transpose
 from ..ops.norm import LayerNormalization, RMSNormalization
 from ..ops.shape import Reshape
+from .add_to_rows import add_to_rows
 from .columns import HeadColumns, heads_of
 from .driver import Context
 from .editing import Builder, drop, rank_of, shape_of, size_of
@@ -70,6 +71,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
     Channels of an image are columns of its pixels. Nothing changes if only some operands have this
     form, or if the result does not return to rows or an image.
     """
+    yield from add_to_rows(graph)
     yield from _join(graph, _is_movable)
     yield from join_rows(graph)
 
