@@ -224,6 +224,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "convolve_heads", "likewise, and before an Attention is found among its heads", at="Conv"
     ),
     _pass(
+        "multiply_places",
+        "after it, which cuts rows instead of heads; before views are composed",
+        at="MatMul",
+    ),
+    _pass(
         "fuse_rotary",
         "before views are composed: pairs may have an axis where heads have been transposed",
         at=_MOVERS,

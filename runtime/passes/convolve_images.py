@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
+from ..ir.types import Dim
 from ..ops.conv import Conv
 from ..ops.cuts import axis_of, is_along_last, part_of
 from ..ops.movement import Concat, Slice, Transpose
@@ -31,12 +32,19 @@ class _Image:
         conv: the convolution.
         heads: [b, h, m, d], whose positions are the pixels of the image.
         result: [b, h, n, d], the heads that it computes.
+        count: b.
+        number, width: h and d.
+        length: n.
         pixels: sizes of the axes of the image.
     """
 
     conv: Node
     heads: Value
     result: Value
+    count: Dim
+    number: int
+    width: int
+    length: int
     pixels: tuple[int, ...]
 
 
@@ -51,10 +59,8 @@ def convolve_images(graph: Graph) -> Iterator[str]:
         found = _found(graph, node) if node in graph else None
         if found is None:
             continue
-        dims = shape_of(found.heads) or ()
-        made = _convolved(graph, found)
-        value, rows = _joined(graph, found.result, made)
-        rows = _split(graph, value, rows)
+        value, rows = _joined(graph, found.result, _convolved(graph, found))
+        rows = _split(graph, found, value, rows)
         last, rows = _normalized(graph, value, rows)
         reader = last.producer
         assert reader is not None
@@ -63,7 +69,7 @@ def convolve_images(graph: Graph) -> Iterator[str]:
         _cut(graph, last, rows)
         graph.redirect(last, add(Transpose(perm=_EXCHANGED), rows))
         drop(graph, reader)
-        yield f"Conv '{name}' of {dims[1]} heads reads images of all of their columns"
+        yield f"Conv '{name}' of {found.number} heads reads images of all of their columns"
 
 
 def _found(graph: Graph, node: Node) -> _Image | None:
@@ -79,38 +85,28 @@ def _found(graph: Graph, node: Node) -> _Image | None:
         return None
     if turn is None or back is None or {turn.op, back.op} != {Transpose(perm=_PIXELS_LAST)}:
         return None
-    heads, result = shape_of(turn.operands[0]) or (), shape_of(back.output) or ()
-    image = static_dims((shape_of(x) or ())[1:])
-    if len(heads) != 4 or len(result) != 4 or not image or None in (*heads[1:], *result[1:]):
-        return None
-    width, *pixels = image
-    same = heads[1] == result[1] and width == heads[3] == result[3] == node.op.group
-    if not same or not isinstance(heads[1], int) or static_size(pixels) != heads[2]:
+    count, *heads = shape_of(turn.operands[0]) or (None,)
+    number, length, width = static_dims((shape_of(back.output) or ())[1:]) or (0, 0, 0)
+    places, *pixels = static_dims((shape_of(x) or ())[1:]) or (0,)
+    if heads != [number, static_size(pixels), width] or not places == width == node.op.group:
         return None
     if w.tensor.dims[:2] != (width, 1) or graph.sole_consumer(x) is not node:
         return None
-    return _Image(node, turn.operands[0], back.output, tuple(pixels))
+    source, sizes = turn.operands[0], tuple(pixels)
+    return _Image(node, source, back.output, count, number, width, length, sizes)
 
 
 def _convolved(graph: Graph, found: _Image) -> Value:
     """Return [b, n, h * d], the convolution of the rows of heads."""
-    conv, dims = found.conv, shape_of(found.heads) or ()
+    conv, channels, rank = found.conv, found.number * found.width, len(found.pixels)
     assert isinstance(conv.op, Conv)
-    count, heads, _, width = dims
-    assert isinstance(heads, int)
-    assert isinstance(width, int)
-    length = (shape_of(found.result) or ())[2]
-    channels, rank = heads * width, len(found.pixels)
     add = Builder(graph, conv, conv.name, (conv,))
-    rows = _rows(add, found.heads)
-    pixels = add.view(rows, (count, *found.pixels, channels)) if isinstance(count, int) else None
-    if pixels is None:
-        pixels = add.shaped(rows, (-1, *found.pixels, channels))
+    pixels = add.shaped(_rows(add, found.heads), (found.count, *found.pixels, channels))
     image = add(Transpose(perm=(0, rank + 1, *range(1, rank + 1))), pixels)
-    weights = [_repeated(graph, v, heads) for v in conv.operands[1:]]
+    weights = [_repeated(graph, v, found.number) for v in conv.operands[1:]]
     image = add(replace(conv.op, group=channels), image, *weights)
     pixels = add(Transpose(perm=(0, *range(2, rank + 2), 1)), image)
-    return add.shaped(pixels, (count, length, channels))
+    return add.shaped(pixels, (found.count, found.length, channels))
 
 
 def _rows(add: Builder, heads: Value) -> Value:
@@ -122,19 +118,13 @@ def _rows(add: Builder, heads: Value) -> Value:
     part, start, stop = part_of(heads), 0, 0
     if part is not None and part.axis == 2 and part.places.step == 1:
         heads, start, stop = part.source, part.places.start, part.places.stop
-    columns, dims = heads_of(heads), shape_of(heads) or ()
+    columns = heads_of(heads)
     first = None if columns is None or columns.is_image else columns.first
-    if (
-        columns is None
-        or first is None
-        or shape_of(columns.source)
-        != (
-            *columns.counts,
-            columns.width,
-        )
-    ):
-        width = static_size(dims[1::2])
-        rows = add.shaped(add(Transpose(perm=_EXCHANGED), heads), (dims[0], dims[2], width))
+    whole = None if columns is None else (*columns.counts, columns.width)
+    if columns is None or first is None or shape_of(columns.source) != whole:
+        count, number, length, width = shape_of(heads) or (None,) * 4
+        turned = add(Transpose(perm=_EXCHANGED), heads)
+        rows = add.shaped(turned, (count, length, static_size((number, width))))
         return add.slice(rows, 1, start, stop) if stop else rows
     rows, size = columns.source, columns.columns.size
     if stop:
@@ -154,14 +144,13 @@ def _joined(graph: Graph, value: Value, rows: Value) -> tuple[Value, Value]:
     return node.output, add(Concat(axis=1), *parts)
 
 
-def _split(graph: Graph, heads: Value, rows: Value) -> Value:
+def _split(graph: Graph, found: _Image, heads: Value, rows: Value) -> Value:
     """Return [b, n, h, d] of rows with all columns of heads [b, h, n, d]."""
-    dims, maker = shape_of(heads) or (), rows.producer
+    node, maker, dims = heads.producer, rows.producer, shape_of(heads) or (None,) * 4
+    assert node is not None
     assert maker is not None
-    at = heads.producer
-    assert at is not None
-    add = Builder(graph, at, maker.name, (at,))
-    return add.shaped(rows, (dims[0], dims[2], dims[1], dims[3]))
+    add = Builder(graph, node, maker.name, (node,))
+    return add.shaped(rows, (found.count, dims[2], found.number, found.width))
 
 
 def _normalized(graph: Graph, value: Value, rows: Value) -> tuple[Value, Value]:
