@@ -43,6 +43,8 @@ from tercet.runtime.plan.host import HostBuffer
 from .guarded import ALIGNMENT, OutOfBounds, Place, guarded, moved
 
 COMPILER = shutil.which("g++")
+#: What the address of a tensor in halves is a multiple of, of which kernels flip one bit.
+IN_HALVES = 128
 #: For tests that emulate kernels.
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C++ compiler: install g++")
 _HEADER = Path(__file__).with_name("emulator.hpp")
@@ -416,10 +418,11 @@ def _extents(launch: Launch, pointers: Mapping[str, int]) -> dict[str, Place]:
         if not address:
             continue
         if isinstance(base, Scratch) and launch.scratch:
-            found[name] = Place(address - base.offset, launch.scratch)
+            alignment = IN_HALVES if name == "halves" else ALIGNMENT
+            found[name] = Place(address - base.offset, launch.scratch, alignment)
         elif isinstance(base, Tensor) and not base.value.is_constant:
             nbytes = base.extent * base.dtype.itemsize
-            found[name] = Place(address, nbytes, 128 if base.format.in_halves else ALIGNMENT)
+            found[name] = Place(address, nbytes, IN_HALVES if base.format.in_halves else ALIGNMENT)
     return found
 
 

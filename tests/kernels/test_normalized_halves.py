@@ -46,6 +46,7 @@ CASES = {
     "scales of many sizes": in_halves((1, 70), exponents=4.0, shifted=False),
     "sums of several blocks": in_halves((1, 80), columns=768, inner=3072, ends=False, follows=True),
     "normalized rows are read as well": in_halves((2, 40), columns=640, ends=False, is_read=True),
+    "few terms": in_halves((1, 19), terms=64, inner=256, centred=False, shifted=False),
     "both are, without a shift": in_halves((1, 150), columns=1536, shifted=False, is_read=True),
 }
 OTHERS = {
