@@ -80,9 +80,9 @@ def _found(graph: Graph, node: Node) -> _Image | None:
     view, after = x.producer, graph.sole_consumer(node.output)
     if any(v.data is None for v in (w, *bias)) or view is None or after is None:
         return None
-    turn, back = view.operands[0].producer, graph.sole_consumer(after.outputs[0])
     if not isinstance(view.op, Reshape) or not isinstance(after.op, Reshape):
         return None
+    turn, back = view.operands[0].producer, graph.sole_consumer(after.output)
     if turn is None or back is None or {turn.op, back.op} != {Transpose(perm=_PIXELS_LAST)}:
         return None
     count, *heads = shape_of(turn.operands[0]) or (None,)

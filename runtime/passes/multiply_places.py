@@ -65,15 +65,16 @@ def _found(graph: Graph, node: Node) -> _Places | None:
         return None
     a, b = node.operands
     merge = a.producer
-    turn = None if merge is None else merge.operands[0].producer
     if b.data is None or b.data.ndim != 3 or merge is None or not isinstance(merge.op, Reshape):
         return None
+    turn = merge.operands[0].producer
     if turn is None or not isinstance(turn.op, Transpose):
         return None
-    view = turn.operands[0].producer
-    before = None if view is None else view.operands[0].producer
-    dims = shape_of(turn.operands[0]) or ()
-    if view is None or not isinstance(view.op, Reshape) or before is None or len(dims) < 5:
+    view, dims = turn.operands[0].producer, shape_of(turn.operands[0]) or ()
+    if view is None or not isinstance(view.op, Reshape) or len(dims) < 5:
+        return None
+    before = view.operands[0].producer
+    if before is None:
         return None
     perm, rows = turn.op.order(len(dims)), before.operands[0]
     known, sizes = static_dims((shape_of(rows) or ())[1:]), static_dims(dims[1:])
