@@ -163,7 +163,7 @@ def test_parts_of_equal_elements(filled: str, value: float) -> None:
     graph = make(build, (2, 3, 4, 4))
     after, log = optimised(graph)
     assert log.counts["add_to_slices"] == 2
-    assert kinds(after).count("Pad") == 2
+    assert kinds(after) == ["Mul", "Pad", "Mul"]
     assert not {"ScatterND", "Transpose"} & {*kinds(after)}
     x, wanted = normal(2, 3, 4, 4), np.full((2, 3, 6, 7), number)
     wanted[:, :, 1:5, 2:6] = x * x
