@@ -376,3 +376,30 @@ def test_folders_that_cannot_be_written_are_known_before_work_begins(
     done = tercet(*line.split())
     assert (done.code, done.out) == (2, "")
     assert "no permission to write in the folder 'shut'" in done.err
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy"])
+def test_interrupted_while_modules_are_imported(module: str) -> None:
+    """As later: no traceback, and the code of an interrupt, in whatever a module executes.
+
+    What is imported in part is not imported again: numpy refuses that.
+    """
+    code = (
+        "import builtins, sys\n"
+        "sys.argv = ['tercet', 'run', 'adder.onnx']\n"
+        "real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        f"    if name == '{module}': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "builtins.__import__ = interrupted\n"
+        "from tercet.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -471,33 +471,6 @@ def test_an_option_of_a_backend_that_does_not_run(tercet: Tercet, folder: Path) 
     assert "backend 'numpy' does not use it; leave it out, or run on" in done.err
 
 
-@pytest.mark.parametrize("module", ["typer", "numpy"])
-def test_interrupted_while_modules_are_imported(module: str) -> None:
-    """As later: no traceback, and the code of an interrupt, in whatever a module executes.
-
-    What is imported in part is not imported again: numpy refuses that.
-    """
-    code = (
-        "import builtins, sys\n"
-        "sys.argv = ['tercet', 'run', 'adder.onnx']\n"
-        "real = builtins.__import__\n"
-        "def interrupted(name, *rest):\n"
-        f"    if name == '{module}': raise KeyboardInterrupt\n"
-        "    return real(name, *rest)\n"
-        "builtins.__import__ = interrupted\n"
-        "from tercet.__main__ import main\n"
-        "main()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
-
-
 def test_axes_without_names_are_set_by_their_input(tercet: Tercet, folder: Path) -> None:
     models.write(models.unary("Relu", [None, 2]), folder / "open.onnx")
     done = tercet("run", "open.onnx", "--dim", "batch=2")
