@@ -291,7 +291,7 @@ def test_steps_that_nobody_reads_are_not_compared(second: str) -> None:
             size = Shape(x)
             y = Relu(x)
         }""")
-    model.graph.initializer.append(numpy_helper.from_array(np.int64([2]), "two"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([2], np.int64), "two"))
     found = api.compare_layers(model, ["numpy", second], optimise=False)
     assert found.verdict == "ok"
     assert [layer.operators for layer in found.layers if layer.number] == ["TopK", "Relu"]

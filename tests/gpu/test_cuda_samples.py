@@ -7,6 +7,7 @@ Also what to run under compute-sanitizer:
 
 from __future__ import annotations
 
+from math import inf
 from typing import cast
 
 import pytest
@@ -15,6 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends import open_backends
 from tercet.backends.cuda.backend import CudaBackend
+from tercet.backends.cuda.conv import scaled
 from tercet.backends.cuda.ops import pool
 from tercet.runtime.ir.dtypes import DType, float16, float32
 
@@ -30,14 +32,17 @@ from ..kernels import (
     test_excite,
     test_few_terms,
     test_gathered,
+    test_masks,
     test_norm_twice,
     test_operand_graphs,
     test_pad_channels,
     test_placed_chains,
     test_places_first,
     test_pool,
+    test_pooled_heads,
     test_rotated_heads,
     test_row_chain,
+    test_scaled,
     test_scan_chain,
     test_segments,
     test_shared_chains,
@@ -103,6 +108,38 @@ def test_kernels_of_rows_normalized_twice(twice: test_norm_twice.Twice) -> None:
 def test_kernels_of_squeeze_and_excite(case: test_excite.Case) -> None:
     sample = Sample(*test_excite.graph_of(case, float16, float16))
     compare(sample, *open_backends("cuda", OPTIONS), error=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [
+        *((case, float16) for case in test_scaled.CASES.values()),
+        *((case, float32) for case, _ in test_scaled.WIDE.values()),
+    ],
+    ids=str,
+)
+def test_kernels_of_multiplied_images(
+    case: test_scaled.Case, dtype: DType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small images are."""
+    monkeypatch.setattr(scaled, "LAUNCH", inf)
+    monkeypatch.setattr(scaled, "LARGE", 0)
+    sample = Sample(*test_scaled.graph_of(case, dtype, dtype))
+    compare(sample, *open_backends("cuda", OPTIONS), error=ERROR[dtype])
+
+
+@pytest.mark.parametrize("dtype", [float16, float32], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_kernels_of_pooled_heads(count: int, dtype: DType) -> None:
+    net = test_pooled_heads.Heads(dtype, count)
+    sample = Sample(net.outputs(net.rows(net.pooled(net.heads()))), net.feeds)
+    compare(sample, *open_backends("cuda", OPTIONS), error=test_pooled_heads.ERROR[dtype])
+
+
+@pytest.mark.parametrize("tiled", [False, True], ids=["constant", "Tile"])
+@pytest.mark.parametrize("case", test_masks.REPEATED, ids=str)
+def test_kernels_of_repeated_masks(case: test_masks.Repeated, tiled: bool) -> None:
+    compare(case.sample(tiled=tiled), *open_backends("cuda", OPTIONS), error=ERROR[case.dtype])
 
 
 @pytest.mark.parametrize(("case", "dtype"), [each[:2] for each in test_slices_beside.CASES])

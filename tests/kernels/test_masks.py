@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,13 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.movement import Tile
-from tercet.runtime.options import Options
 from tercet.runtime.session.model import Model
 
 from ..passes.graphs import apply
 from .cubins import OptimizedPtxCompiler, registers
 from .dry import DryCompiler, DryDevice, compiled_files, launches, normal, planned
 from .emulator import needs_compiler
-from .samples import ERROR, results_of, sample
+from .samples import ERROR, OPTIONS, Sample, results_of, sample
 from .transformer_samples import LOWEST, attention
 
 LONG, SHORT, MMA = (f"attention/attention_{name}.cu" for name in ("long", "wgmma", "mma"))
@@ -149,43 +149,57 @@ def test_masks_that_repeat_are_stored_once(samples: int, repeats: int) -> None:
     assert given.pack(mask).shape == (samples, 8, 49, 52)
 
 
+@dataclass(frozen=True)
+class Repeated:
+    """An attention of eighteen samples with three masks, those of windows of images."""
+
+    heads: tuple[int, int]
+    lengths: tuple[int, int]
+    size: int
+    dtype: DType
+    file: str
+
+    @property
+    def few(self) -> Array:
+        """The three masks, of which each hides all keys of a row."""
+        few = normal(3, self.heads[0], *self.lengths).astype(self.dtype)
+        few[..., 0, :] = -np.inf
+        return few
+
+    def sample(self, *, tiled: bool) -> Sample:
+        """Return it, with a constant mask, or with the Tile of one."""
+        (heads, shared), (rows, keys) = self.heads, self.lengths
+        shapes = (heads, rows), (shared, keys), (shared, keys)
+        feeds = {
+            name: normal(18, *shape, self.size).astype(self.dtype)
+            for name, shape in zip("qkv", shapes, strict=True)
+        }
+        graph, times = Graph(), np.array([6, 1, 1, 1])
+        inputs = [graph.add_input(n, TensorType(self.dtype, x.shape)) for n, x in feeds.items()]
+        mask = apply(graph, Tile(), self.few, times) if tiled else np.tile(self.few, times)
+        graph.set_outputs({"y": apply(graph, Attention(), *inputs, mask)})
+        infer(graph)
+        return Sample(graph, feeds)
+
+
+REPEATED = (
+    Repeated((4, 2), (130, 144), 64, float16, SHORT),
+    Repeated((4, 2), (70, 97), 64, float32, "attention/attention_f16x3_wgmma.cu"),
+    Repeated((4, 2), (66, 160), 96, float16, LONG),
+    Repeated((4, 2), (49, 49), 32, float16, WINDOWS),
+    Repeated((4, 4), (5, 6), 32, float16, "attention/attention_short.cu"),
+)
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("tiled", [False, True], ids=["constant", "Tile"])
-@pytest.mark.parametrize(
-    ("heads", "lengths", "size", "dtype", "file"),
-    [
-        ((4, 2), (130, 144), 64, float16, SHORT),
-        ((4, 2), (70, 97), 64, float32, "attention/attention_f16x3_wgmma.cu"),
-        ((4, 2), (66, 160), 96, float16, LONG),
-        ((4, 2), (49, 49), 32, float16, WINDOWS),
-        ((4, 4), (5, 6), 32, float16, "attention/attention_short.cu"),
-    ],
-    ids=str,
-)
-def test_masks_that_repeat(
-    heads: tuple[int, int],
-    lengths: tuple[int, int],
-    size: int,
-    dtype: DType,
-    file: str,
-    tiled: bool,
-    hopper: CudaBackend,
-) -> None:
-    """Windows of images: three masks for eighteen samples, stored once."""
-    shapes = ((heads[0], lengths[0]), (heads[1], lengths[1]), (heads[1], lengths[1]))
-    feeds = {n: normal(18, *s, size).astype(dtype) for n, s in zip("qkv", shapes, strict=True)}
-    few = normal(3, heads[0], *lengths).astype(dtype)
-    few[..., 0, :] = -np.inf
-    given = np.concatenate([few] * 6)
-    graph = Graph()
-    inputs = [graph.add_input(name, TensorType(dtype, x.shape)) for name, x in feeds.items()]
-    mask = apply(graph, Tile(), few, np.array([6, 1, 1, 1])) if tiled else given
-    graph.set_outputs({"y": apply(graph, Attention(), *inputs, mask)})
-    infer(graph)
-    model = Model(graph, [hopper], Options(skip=("fold_constants",)), evaluate)
-    y = model.run(feeds)["y"]
-    assert compiled_files(hopper) == {file}
-    assert len([row for row in model.placement() if row.kind == "step"]) == 1
-    want = exact(feeds["q"], feeds["k"], feeds["v"], given)
-    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[dtype] * np.abs(want).max())
+@pytest.mark.parametrize("case", REPEATED, ids=str)
+def test_masks_that_repeat(case: Repeated, tiled: bool, hopper: CudaBackend) -> None:
+    found = case.sample(tiled=tiled)
+    with Model(found.graph, [hopper], OPTIONS, evaluate) as model:
+        y = model.run(found.feeds)["y"]
+        assert len([row for row in model.placement() if row.kind == "step"]) == 1
+    assert compiled_files(hopper) == {case.file}
+    want = exact(*found.feeds.values(), np.tile(case.few, (6, 1, 1, 1)))
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[case.dtype] * np.abs(want).max())

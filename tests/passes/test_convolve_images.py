@@ -78,11 +78,11 @@ def test_attention_reads_rows_that_are_pooled(count: Dim, norm, biased: bool) ->
     after, log = optimised(graph)
     assert log.counts["convolve_heads"] == 3
     images = [node for node in after.nodes if node.kind == "Conv"]
-    assert [node.operands[0].tensor.shape[1] for node in images] == [WIDTH] * 3
+    assert [node.operands[0].tensor.dims[1] for node in images] == [WIDTH] * 3
     (scores,) = (node for node in after.nodes if node.kind == "Attention")
     assert [value.tensor.rank for value in scores.operands[:3]] == [3, 3, 3]
-    turns = [n for n in after.nodes if isinstance(n.op, Transpose)]
-    assert all(n.op.perm in ((0, 4, 1, 2, 3), (0, 2, 3, 4, 1)) for n in turns)
+    turns = [op for op in (node.op for node in after.nodes) if isinstance(op, Transpose)]
+    assert all(op.perm in ((0, 4, 1, 2, 3), (0, 2, 3, 4, 1)) for op in turns)
     assert_same(graph, after, count if isinstance(count, int) else 2, LENGTH, WIDTH)
 
 

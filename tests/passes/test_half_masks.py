@@ -110,7 +110,7 @@ def test_a_computed_mask_of_unknown_sizes_stays() -> None:
     graph = Graph()
     x = graph.add_input("x", TensorType(float32, ("b", 2, "n", 8)))
     mask = graph.add_input("mask", TensorType(float32, ("n", "n")))
-    wide = apply(graph, Mul(), mask, graph.constant(np.float32(1e6)))
+    wide = apply(graph, Mul(), mask, graph.constant(np.array(1e6, np.float32)))
     graph.set_outputs({"y": apply(graph, Attention(), x, x, x, wide)})
     infer(graph)
     (node,) = (node for node in halved(graph).nodes if isinstance(node.op, Attention))
