@@ -78,7 +78,7 @@ def test_attention_reads_rows_that_are_pooled(count: Dim, norm, biased: bool) ->
     after, log = optimised(graph)
     assert log.counts["convolve_heads"] == 3
     images = [node for node in after.nodes if node.kind == "Conv"]
-    assert [node.operands[0].tensor.dims[1] for node in images] == [WIDTH] * 3
+    assert [tuple(node.operands[0].tensor.shape or ())[1] for node in images] == [WIDTH] * 3
     (scores,) = (node for node in after.nodes if node.kind == "Attention")
     assert [value.tensor.rank for value in scores.operands[:3]] == [3, 3, 3]
     turns = [op for op in (node.op for node in after.nodes) if isinstance(op, Transpose)]
