@@ -181,10 +181,17 @@ def test_an_interrupt_is_an_exit_code_wherever_it_is(folder: Path) -> None:
 def test_an_interrupt_is_never_lost(folder: Path, text: str) -> None:
     """Whatever has become of its exception: as Python does in finalizers, say."""
     begin = "import os, signal, time\ndef interrupt():\n    os.kill(os.getpid(), signal.SIGINT)\n"
-    (folder / "late.py").write_text(f"{begin}\n{text}\ntime.sleep(100)\n")
-    line = ["-m", "tercet", "inspect", "classifier.onnx", "--operators", "late.py"]
+    (folder / "late.py").write_text(f"{begin}\n{text}\ntime.sleep(20)\n")
+    code = (
+        "import signal, sys\n"  # where a shell starts it in the background, SIGINT is ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.argv = ['tercet', 'inspect', 'classifier.onnx', '--operators', 'late.py']\n"
+        "from tercet.__main__ import main\n"
+        "main()\n"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, *line], env=environment, capture_output=True, text=True)
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
