@@ -90,9 +90,11 @@ def cut_before_merges(graph: Graph) -> Iterator[str]:
         if made is None or not isinstance(made.op, Transpose) or graph.is_output(view.output):
             continue
         source, dims, after = made.operands[0], shape_of(made.inputs[0]), shape_of(view.output)
-        perm = made.op.order(len(dims or ()))
-        inner = static_dims(dims[perm[0] + 1 :]) if dims else None
-        if not dims or not after or inner is None or not inner or prod(inner) % _WORD:
+        if not dims or not after:
+            continue
+        perm = made.op.order(len(dims))
+        inner = static_dims(dims[perm[0] + 1 :])
+        if inner is None or not inner or prod(inner) % _WORD:
             continue
         parts = [part for reader in view.output.consumers for part in reader.outputs]
         cuts = [part_of(part) for part in parts]
