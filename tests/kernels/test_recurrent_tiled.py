@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.ops import recurrent_splits
+from tercet.backends.cuda.recipe import targets
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 
 from ..ops.case import BFLOAT16, FLOAT16, Case
@@ -82,7 +82,7 @@ def test_blocks_tell_one_another_their_states(
     emulated: CudaBackend, tiled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(emulated.device.compiler, "target", CLUSTERS)
-    monkeypatch.setattr(recurrent_splits, "REGISTERS", 3 * 32 * 120)
+    monkeypatch.setattr(targets, "REGISTERS", 3 * 32 * 120)
     lengths = (5, 2, 3, 0, 1) * 3 + (4,) * 4
     case = layer("LSTM", batch=19, hidden=37, direction=BOTH, lengths=lengths)
     assert dict(plan(case, CLUSTERS)[-1].constants)["BLOCKS"] == 2
