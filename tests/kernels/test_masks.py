@@ -201,5 +201,6 @@ def test_masks_that_repeat(case: Repeated, tiled: bool, hopper: CudaBackend) -> 
         y = model.run(found.feeds)["y"]
         assert len([row for row in model.placement() if row.kind == "step"]) == 1
     assert compiled_files(hopper) == {case.file}
-    want = exact(*found.feeds.values(), np.tile(case.few, (6, 1, 1, 1)))
+    q, k, v = found.feeds.values()
+    want = exact(q, k, v, np.tile(case.few, (6, 1, 1, 1)))
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[case.dtype] * np.abs(want).max())
