@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from math import gcd, prod
 
@@ -260,6 +260,12 @@ def rounding_to(dtype: DType) -> Epilogue:
 
 
 NO_EPILOGUE = no_epilogue(float32)
+
+
+def read_along(nodes: Iterable[Node], dims: tuple[int, ...]) -> Iterator[Value]:
+    """Yield what nodes behind a result of these sizes read in its shape, such as residuals."""
+    for node in nodes:
+        yield from (v for v in node.distinct_reads if v.tensor.dims == dims)
 
 
 def epilogue_of(

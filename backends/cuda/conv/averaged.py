@@ -19,7 +19,7 @@ from ....runtime.ops.reduce import ReduceMean
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of, read_along
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.by_image import gemm_by_image
@@ -61,8 +61,7 @@ class AveragedConv(Whole):
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
-        read = (v for node in self.epilogue for v in node.distinct_reads)
-        along = (v for v in read if v.tensor.dims == self.before.tensor.dims)
+        along = read_along(self.epilogue, self.before.tensor.dims)
         return dict.fromkeys((self.conv.operands[0], *along), Format.CHANNELS_LAST)
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:

@@ -21,7 +21,7 @@ from ....runtime.ops.reduce import ReduceMean
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import CHANNELS_LAST, SELECTORS
-from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of, read_along
 from ..codegen.epilogue_operands import row_of
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
@@ -111,9 +111,7 @@ class BackToBack(Whole):
         """Return the formats that it requests; see `Pattern`."""
         images = [self.first.conv.operands[0]]
         for layer in (self.first, self.second):
-            read = (value for node in layer.epilogue for value in node.distinct_reads)
-            images += [v for v in read if v.tensor.dims == layer.y.tensor.dims]
-            images.append(layer.y)
+            images += [*read_along(layer.epilogue, layer.y.tensor.dims), layer.y]
         return dict.fromkeys(images, Format.CHANNELS_LAST)
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:

@@ -23,7 +23,7 @@ from ....runtime.ops.shape import VIEWS
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..codegen.elementwise import chain_of
-from ..codegen.epilogue import Epilogue, Tail, epilogue_of
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of, read_along
 from ..codegen.fold_kernel import sums_of_pixels
 from ..codegen.folds import folded_axes
 from ..codegen.namespaces import in_namespaces
@@ -104,8 +104,7 @@ class Excited(Whole):
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
         images = [node.operands[0] for node in (*self.conv[:1], *self.before[:1])]
-        along = (v for node in self.conv[1:] for v in node.distinct_reads)
-        images += [v for v in along if v.tensor.dims == self.before[0].operands[0].tensor.dims]
+        images += read_along(self.conv[1:], self.before[0].operands[0].tensor.dims)
         if self.scale is not None and self.image is not None:
             images += [self.image, self.scale.output]
         return dict.fromkeys(images, Format.CHANNELS_LAST)

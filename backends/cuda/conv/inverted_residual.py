@@ -25,7 +25,7 @@ from ....runtime.ops.conv import Conv
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Epilogue, Tail, epilogue_of, unrounded_chain
+from ..codegen.epilogue import Epilogue, Tail, epilogue_of, read_along, unrounded_chain
 from ..codegen.namespaces import in_namespaces
 from ..gemm.atoms import F16X3, HALVES, atom_of
 from ..gemm.convolution import ConvProblem, problem_of
@@ -139,8 +139,7 @@ class InvertedResidual(Whole):
     def images(self) -> tuple[Value, ...]:
         """The image, the result, and what its epilogue reads along with it; channels are last."""
         y = self.layers[-1].y
-        read = (value for node in self.layers[-1].epilogue for value in node.distinct_reads)
-        along = (value for value in read if value.tensor.dims == y.tensor.dims)
+        along = read_along(self.layers[-1].epilogue, y.tensor.dims)
         image = () if self.is_first else self.layers[0].conv.operands[:1]
         return *image, y, *along
 

@@ -19,7 +19,7 @@ from ....runtime.ops.elementwise import Mul
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import SELECTORS
-from ..codegen.epilogue import Tail, epilogue_of
+from ..codegen.epilogue import Tail, epilogue_of, read_along
 from ..gemm import f16
 from ..gemm.atoms import HALVES
 from ..gemm.by_image import gemm_by_image
@@ -74,9 +74,7 @@ class ScaledConv(Whole):
 
     def requested(self, setting: Setting) -> Mapping[Value, Format]:
         """Return the formats that it requests; see `Pattern`."""
-        dims = self.result.tensor.dims
-        read = (v for node in self.epilogue for v in node.distinct_reads)
-        along = (v for v in read if v.tensor.dims == dims)
+        along = read_along(self.epilogue, self.result.tensor.dims)
         return dict.fromkeys((self.image, *along, self.result), Format.CHANNELS_LAST)
 
     def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
