@@ -13,7 +13,7 @@ from ..codegen.epilogue import Epilogue
 from ..gemm.convolution import ConvProblem
 from ..gemm.tile import CLUSTERED, MAX_CLUSTER, MEMORY, clusters_of, inbox
 from ..recipe.operands import Ints, Tensor, ceil_div
-from ..recipe.targets import Target
+from ..recipe.targets import Target, resident_with
 from .pack_residual import pitch
 
 #: Pixels of the result per block, rows and columns.
@@ -31,8 +31,8 @@ LARGE = 2 / 3
 MAX_WARPS, RUN = 12, 4
 #: Maximum columns that a warp expands at once: of 16-bit floats, and of float32, with three sums.
 MAX_GROUP, MAX_GROUP_WIDE = 64, 48
-#: Registers of a thread besides its sums, and those of a multiprocessor.
-OTHERS, REGISTERS = 80, 1 << 16
+#: Registers of a thread besides its sums.
+OTHERS = 80
 #: Instructions per microsecond that a multiprocessor issues, and clock in MHz.
 ISSUED, CLOCK = 6924.0, 1755.0
 
@@ -302,8 +302,8 @@ class Form(Tile):
 
     def resident(self, p: ResidualProblem) -> int:
         """Return the blocks that fit on a multiprocessor."""
-        registers = REGISTERS // (32 * self.warps(p) * (OTHERS + self.run(p) * p.width // 2))
-        return max(1, min(registers, p.target.resident(self.shared(p))))
+        blocks = resident_with(OTHERS + self.run(p) * p.width // 2, 32 * self.warps(p))
+        return max(1, min(blocks, p.target.resident(self.shared(p))))
 
 
 def forms(p: ResidualProblem) -> Iterator[Form]:
