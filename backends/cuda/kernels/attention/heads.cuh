@@ -1,7 +1,7 @@
 // The memory layout of the heads of an attention, and which keys a query sees. For attention.cu and its variants.
 //
-// Compile-time: MASK, the kind of mask; MASK_SAMPLES, after how many samples it repeats, or 0 if it does not; CAUSAL; WINDOW, whether distant keys are hidden; LENGTHS, whether
-// samples have their own lengths. M is the type of the mask.
+// Compile-time: MASK, the kind of mask; MASK_SAMPLES, after how many samples it repeats, or 0 if it does not; CAUSAL;
+// WINDOW, whether distant keys are hidden; LENGTHS, whether samples have their own lengths. M is the type of the mask.
 
 #include "attention/steps.cuh"
 
