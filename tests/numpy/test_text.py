@@ -12,6 +12,8 @@ from onnx import TensorProto
 
 import tercet
 from tercet.backends.numpy.regex.matcher import compile_pattern
+from tercet.backends.numpy.regex.parser import parse
+from tercet.backends.numpy.regex.python_pattern import python_pattern
 
 from .nodes import Array, check, model_of, node, run, texts
 
@@ -98,6 +100,7 @@ def test_normalizer_changes_letters_whose_other_case_is_several() -> None:
 
 #: What Python's `re` means by the same text, given ASCII classes and \Z for $.
 PIECES = ("a", "b", "c", ".", "[ab]", "[^a]", "\\w", "\\s", "\\d", "\\b", "\\B", "^", "$")
+EMPTY = ("\\b", "\\B", "^", "$")
 REPEATS = ("*", "+", "?", "*?", "{2}", "{1,3}", "{0,2}", "{2,}")
 
 
@@ -123,6 +126,52 @@ def test_patterns_against_re(seed: int) -> None:
             text = "".join(rng.choices("abc \n1", k=rng.randint(1, 6)))
             want = other.fullmatch(text) is not None
             assert compile_pattern(pattern).matches(text) == want, (pattern, text)
+
+
+def spans_of_re(pattern: str, text: str) -> list[tuple[int, int]]:
+    """Return at each place the longest text that matches as a whole."""
+    found, first = list[tuple[int, int]](), 0
+    rests = [f"(?=(?s:.{{{rest}}})\\Z)" for rest in range(len(text) + 1)]
+    ending = [re.compile(f"(?:{pattern}){rest}", re.ASCII) for rest in rests]
+    while first <= len(text):
+        lengths = range(len(text) - first, -1, -1)
+        end = next((first + n for n in lengths if ending[-1 - first - n].match(text, first)), -1)
+        found += [(first, end)] if end >= 0 else []
+        first = max(end, first + 1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_longest_matches_against_re(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(60):
+        pattern = draw_pattern(rng, 3)
+        if rng.random() < 0.7:  # one after the other
+            pattern = "".join(
+                piece + rng.choice(("", "*", "+", "?", "{2,3}")) if piece not in EMPTY else piece
+                for piece in rng.choices(PIECES, k=4)
+            )
+        text = "".join(rng.choices("abc \n1", k=rng.randint(1, 8)))
+        want = spans_of_re(pattern.replace("$", "\\Z"), text)
+        assert list(compile_pattern(pattern).spans(text)) == want, (pattern, text)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["", "[a-z]+", r"\b\w\w+\b", r"\w(\w)*", r"(?i)[k-l]{3,}$", r"\d{1,3}\.\d*x?", "[ab]{2}a*",
+     r"\S+", r"(?m)^\s*#+", "(?s).", r"\p{L}+", "a*a", "a?ab?"],
+)  # fmt: skip
+def test_patterns_that_re_matches_alike(pattern: str) -> None:
+    assert python_pattern(parse(pattern)) is not None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a|ab", "(ab)*", r"\w+\d", "a*b*a", "[ab]{1,2}b", "(a+)+", r"\B", r"a*\ba*", "(a|)*",
+     "[^\x00-\U0010ffff]", "a?b?c?d?e?f?g?h?i?j?k?l?m?n?o?p?q?r?s?t?u?"],
+)  # fmt: skip
+def test_patterns_that_re_may_match_otherwise_or_slowly(pattern: str) -> None:
+    assert python_pattern(parse(pattern)) is None
 
 
 @pytest.mark.parametrize(

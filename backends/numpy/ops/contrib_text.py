@@ -48,23 +48,15 @@ def _tokens(op: Tokenizer, text: str) -> list[str]:
 
 def _matches(pattern: Automaton, text: str, minimum: int) -> list[str]:
     """Return the matches from left to right; of those with the same start, the longest."""
-    found: list[str] = []
-    at = 0
-    while (span := pattern.search(text, at)) is not None:
-        first, at = span
-        if first == at:
-            at += 1
-        elif at - first >= minimum:
-            found.append(text[first:at])
-    return found
+    least = max(minimum, 1)
+    return [text[first:end] for first, end in pattern.spans(text) if end - first >= least]
 
 
 def _parts(pattern: Automaton, text: str, minimum: int) -> list[str]:
     """Return the text between matches; an empty match takes the next character along."""
     found: list[str] = []
     begin = 0
-    while (span := pattern.search(text, begin)) is not None:
-        first, end = span
+    for first, end in pattern.spans(text):
         if first - begin >= minimum:
             found.append(text[begin:first])
         begin = max(end, first + 1)

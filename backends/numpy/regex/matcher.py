@@ -1,7 +1,8 @@
 """Matching of RE2 patterns against whole texts, in linear time.
 
 The pattern becomes an automaton whose reachable state sets are built lazily and cached; so no
-pattern and no text is slow, unlike with Python's `re`, whose syntax and classes also differ.
+pattern and no text is slow, unlike with Python's `re`, whose syntax and classes also differ; it
+only runs patterns that it matches alike (`python_pattern`).
 Captures and greediness do not affect whether a whole text matches. Source:
 https://github.com/google/re2/wiki/Syntax.
 """
@@ -9,11 +10,12 @@ https://github.com/google/re2/wiki/Syntax.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from ....runtime.base.record import record
 from .parser import Alternatives, Assertion, Characters, RepeatNode, Sequence, Tree, parse
+from .python_pattern import python_pattern
 
 MAX_STATES = 100_000
 MAX_REMEMBERED = 10_000
@@ -82,9 +84,12 @@ class Automaton:
         self._start: States = frozenset((self._build(tree, 0),))
         self._reached: dict[tuple[States, int, int], States] = {}
         self._steps: dict[tuple[States, str], States] = {}
+        self._python = python_pattern(tree)
 
     def matches(self, text: str) -> bool:
         """Return whether all of `text` matches."""
+        if self._python is not None:
+            return self._python.fullmatch(text) is not None
         states, before = self._start, _EDGE
         for char in text:
             after = _kind(char)
@@ -94,26 +99,36 @@ class Automaton:
             before = after
         return 0 in self._reachable(states, before, _EDGE)
 
-    def search(self, text: str, begin: int = 0) -> tuple[int, int] | None:
-        """Return the first match at or after `begin`, the longest with that start.
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield where matches start and end, from left to right, each the longest with its start.
 
+        The next one starts where the last one ended, or a character later if that is empty.
         Assertions see the whole text. Each position is tried in turn, so the time is linear only if
         failing matches are short.
         """
+        if self._python is not None:
+            yield from (match.span() for match in self._python.finditer(text))
+            return
         kinds = [_EDGE, *map(_kind, text), _EDGE]
-        for first in range(begin, len(text) + 1):
-            states, end = self._start, -1
-            for at in range(first, len(text) + 1):
-                reached = self._reachable(states, kinds[at], kinds[at + 1])
-                if 0 in reached:
-                    end = at
-                if at == len(text) or not (states := self._step(reached, text[at])):
-                    break
+        first = 0
+        while first <= len(text):
+            end = self._longest(text, kinds, first)
             if end >= 0:
-                return first, end
-        return None
+                yield first, end
+            first = max(end, first + 1)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────
+
+    def _longest(self, text: str, kinds: list[int], first: int) -> int:
+        """Return the end of the longest match from a start; -1 if there is none."""
+        states, end = self._start, -1
+        for at in range(first, len(text) + 1):
+            reached = self._reachable(states, kinds[at], kinds[at + 1])
+            if 0 in reached:
+                end = at
+            if at == len(text) or not (states := self._step(reached, text[at])):
+                break
+        return end
 
     def _reachable(self, states: States, before: int, after: int) -> States:
         """Return all states reachable from `states` without consuming a character."""
