@@ -63,7 +63,7 @@ class Budget:
         while not self._is_taken(nbytes):
             self.make_room(nbytes, what)
 
-    def make_room(self, nbytes: int, what: str) -> None:
+    def make_room(self, nbytes: int, what: object) -> None:
         """Evict idle plans until this many bytes are free, as `take` does, but take none."""
         while (held := self._held) + nbytes > self.limit:
             needed = held - self.reserve.nbytes

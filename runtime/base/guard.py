@@ -117,12 +117,12 @@ def inherited(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def need(nbytes: int, what: str) -> None:
+def need(nbytes: int, what: object) -> None:
     """Check memory that no plan accounts for before it is allocated; see `Budget.make_room`.
 
     Args:
         nbytes: number of bytes.
-        what: what they are for, such as ``the tables of Resize``.
+        what: its text says what they are for, such as ``the tables of Resize``.
 
     Raises:
         LimitError: the model's budget is exceeded.

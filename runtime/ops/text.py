@@ -7,6 +7,7 @@ from itertools import pairwise
 from ..errors import ShapeError
 from ..ir.dtypes import bool_, float32, int64, string
 from ..ir.op import Op, op
+from ..ir.prepared import prepared
 from ..ir.types import TensorType
 from .shapes import MAX_SIZE, broadcast, need_choice, need_rank
 
@@ -106,27 +107,30 @@ class TfIdfVectorizer(Op):
     def infer(self, x: TensorType) -> TensorType:
         need_choice(self.mode, "mode", "TF", "IDF", "TFIDF")
         need_rank(x, (1, 2), "x")
-        if not self.ngram_indexes or not 0 <= min(self.ngram_indexes) <= self._last < MAX_SIZE:
-            raise ShapeError("ngram_indexes is empty, or has impossible elements")
-        self._need_pool()
-        batch = None if x.shape is None else x.shape[:-1]
-        return TensorType(float32, None if batch is None else (*batch, self._last + 1))
+        columns = _columns(self)
+        return TensorType(float32, None if x.shape is None else (*x.shape[:-1], columns))
 
-    def _need_pool(self) -> None:
-        """Raise ShapeError for lengths and indices that no n-gram of the pool can have."""
-        if not 1 <= self.min_gram_length <= self.max_gram_length:
-            raise ShapeError(
-                f"min_gram_length={self.min_gram_length}, max_gram_length={self.max_gram_length}; "
-                f"the first is 1 or more, the second not less"
-            )
-        if self.max_skip_count < 0:
-            raise ShapeError(f"max_skip_count={self.max_skip_count}; it must be 0 or more")
-        size = len(self.pool_strings or self.pool_int64s or ())
-        if any(a > b for a, b in pairwise((0, *self.ngram_counts, size))):
-            raise ShapeError(
-                f"ngram_counts={self.ngram_counts} do not rise from 0 to {size}, the pool's length"
-            )
 
-    @property
-    def _last(self) -> int:
-        return max(self.ngram_indexes)
+@prepared
+def _columns(op: TfIdfVectorizer) -> int:
+    """Return the number of outputs of a row; once for all inferences of large pools.
+
+    Raises:
+        ShapeError: no n-gram of the pool can have these indices or lengths.
+    """
+    last = max(op.ngram_indexes, default=MAX_SIZE)
+    if not 0 <= min(op.ngram_indexes, default=0) <= last < MAX_SIZE:
+        raise ShapeError("ngram_indexes is empty, or has impossible elements")
+    if not 1 <= op.min_gram_length <= op.max_gram_length:
+        raise ShapeError(
+            f"min_gram_length={op.min_gram_length}, max_gram_length={op.max_gram_length}; "
+            f"the first is 1 or more, the second not less"
+        )
+    if op.max_skip_count < 0:
+        raise ShapeError(f"max_skip_count={op.max_skip_count}; it must be 0 or more")
+    size = len(op.pool_strings or op.pool_int64s or ())
+    if any(a > b for a, b in pairwise((0, *op.ngram_counts, size))):
+        raise ShapeError(
+            f"ngram_counts={op.ngram_counts} do not rise from 0 to {size}, the pool's length"
+        )
+    return last + 1

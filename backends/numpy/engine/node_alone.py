@@ -31,23 +31,27 @@ Call = Callable[[Sequence[HostValue], Types], tuple[HostValue, ...]]
 
 @record
 class _Results:
-    """Types of results, and their size for the budget."""
+    """Types of results, and their size for the budget; the text says what they are."""
 
     types: Types
     nbytes: int
-    what: str
 
     @classmethod
     def of(cls, types: Types) -> _Results:
         """Return the entry for results of these types."""
-        sized = [t for t in types if isinstance(t, TensorType) and t.is_static]
-        what = f"the result {', '.join(map(str, sized[:4]))}"
-        return cls(types, sum(result.nbytes for result in sized), what)
+        return cls(types, sum(result.nbytes for result in _sized(types)))
+
+    def __str__(self) -> str:
+        return f"the result {', '.join(map(str, _sized(self.types)[:4]))}"
 
     @property
     def is_static(self) -> bool:
         """Whether all results are tensors of known shape, or lists of maps."""
         return all(map(_is_static, self.types))
+
+
+def _sized(types: Types) -> list[TensorType]:
+    return [type_ for type_ in types if isinstance(type_, TensorType) and type_.is_static]
 
 
 def _is_static(result: ValueType | None) -> bool:
@@ -57,7 +61,7 @@ def _is_static(result: ValueType | None) -> bool:
 
 
 #: Mark sets of inputs seen never and once.
-_NEVER, _ONCE = _Results((), 0, ""), _Results((), 0, "")
+_NEVER, _ONCE = _Results((), 0), _Results((), 0)
 
 
 class NodeAlone:
@@ -67,7 +71,7 @@ class NodeAlone:
         call: runs its operator on any inputs and returns results of these types, if known; None if
             there is no such function.
 
-    Shapes usually follow from those of the inputs, else from a few elements, such as those that a
+    Shapes usually follow from those of the inputs, else from a few numbers, such as those that a
     Reshape reads. Otherwise types are inferred in each run.
     """
 
@@ -85,13 +89,13 @@ class NodeAlone:
         """
         found = self._looked_up(node, values) or _inferred(node, values, KNOWN)
         if found.nbytes:
-            need(found.nbytes, found.what)
+            need(found.nbytes, found)
         return found.types
 
     def _looked_up(self, node: Node, values: Sequence[HostValue]) -> _Results | None:
         shapes: list[Hashable] = []
         for data in values:
-            if isinstance(data, np.ndarray) and not data.dtype.hasobject:
+            if isinstance(data, np.ndarray):
                 shapes += (data.dtype, data.shape)
             elif data is None:
                 shapes.append(None)
@@ -101,7 +105,8 @@ class NodeAlone:
         found = self._remembered(node, self._by_shapes, key, values, -1)
         if found is not None:
             return found
-        few = [d.tobytes() for d in values if isinstance(d, np.ndarray) and d.size <= FEW]
+        arrays = [d for d in values if isinstance(d, np.ndarray) and not d.dtype.hasobject]
+        few = [data.tobytes() for data in arrays if data.size <= FEW]
         return self._remembered(node, self._by_elements, (key, *few), values, FEW)
 
     def _remembered(
@@ -138,7 +143,7 @@ def _inferred(node: Node, values: Sequence[HostValue], maximum: int) -> _Results
     pairs = zip(node.inputs, values, strict=True)
     types = [None if source is None else _known_type(data, maximum) for source, data in pairs]
     if any(source and type_ is None for source, type_ in zip(node.inputs, types, strict=True)):
-        return _Results((), 0, "")
+        return _Results((), 0)
     check_types(node.op, types)
     found = node.op.infer(*types)
     results = found if isinstance(found, tuple) else (found,)
@@ -147,6 +152,7 @@ def _inferred(node: Node, values: Sequence[HostValue], maximum: int) -> _Results
 
 def _known_type(value: HostValue, maximum: int) -> ValueType | None:
     """Return the type of a value with the elements that may determine shapes."""
-    if isinstance(value, np.ndarray) and value.size <= maximum:
+    has_texts = isinstance(value, np.ndarray) and value.dtype.hasobject and maximum < KNOWN
+    if isinstance(value, np.ndarray) and value.size <= maximum and not has_texts:
         return TensorType(value.dtype, value.shape, value)
     return type_of(value)

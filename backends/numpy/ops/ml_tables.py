@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, int64, string
+from ....runtime.ir.prepared import prepared
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import CategoryMapper, LabelEncoder, OneHotEncoder
-from ..engine.prepared import prepared
 from ..engine.registry import kernel
 
 #: Maximum range of integer keys per key, and that of any few, for an array of all values in it.

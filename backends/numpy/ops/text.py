@@ -10,10 +10,10 @@ import numpy as np
 from ....runtime.base.guard import check_time, need
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import bool_, float32, int64, string
+from ....runtime.ir.prepared import prepared
 from ....runtime.ir.types import Array
 from ....runtime.ops import text as ops
 from ....runtime.ops.ngrams import Grams
-from ..engine.prepared import prepared
 from ..engine.registry import kernel
 from ..regex.matcher import compile_pattern
 
