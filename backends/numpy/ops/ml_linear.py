@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from ....runtime.ir.dtypes import DType, float32, float64
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier, SVMRegressor
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import left_to_kernel
+from ..engine.chain import Chain
 from ..engine.prepared import attribute
-from ..engine.registry import kernel
+from ..engine.registry import builder, kernel
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
+from ..numerics.calls import direct, einsum
 from ..numerics.distances import squared_distances
-from ..numerics.products import multiply
+from ..numerics.products import multiply, recorded, sums
 from .ml import both_classes, labels_of, rows_of, transformed
 
 
@@ -18,9 +26,8 @@ from .ml import both_classes, labels_of, rows_of, transformed
 def linear_regressor(op: LinearRegressor, x: Array) -> Array:
     """Return x @ coefficients.T + intercepts."""
     rows = rows_of(x)
-    coefficients = attribute(op, "coefficients", rows.dtype).reshape(op.targets, -1)
-    scores = multiply(rows, coefficients.T) + attribute(op, "intercepts", rows.dtype, (0.0,))
-    return _regressed(scores, op.post_transform)
+    products = multiply(rows, _matrix_of(op, rows))
+    return _regressed(products + _intercepts_of(op, rows), op.post_transform)
 
 
 def _regressed(scores: Array, transform: str) -> Array:
@@ -34,9 +41,12 @@ def _regressed(scores: Array, transform: str) -> Array:
 def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
     """Return the labels of the largest scores, and the scores."""
     rows = rows_of(x)
+    products = multiply(rows, _matrix_of(op, rows))
+    return _classified(op, products + _intercepts_of(op, rows))
+
+
+def _classified(op: LinearClassifier, scores: Array) -> tuple[Array, Array]:
     classes = len(op.classlabels_ints or op.classlabels_strings or ())
-    coefficients = attribute(op, "coefficients", rows.dtype).reshape(-1, rows.shape[1])
-    scores = multiply(rows, coefficients.T) + attribute(op, "intercepts", rows.dtype, (0.0,))
     if scores.shape[1] == 1 and classes == 2:
         places = (scores[:, 0] > 0).astype(int)
         results = both_classes(scores, op.post_transform, probabilities=False)
@@ -45,6 +55,54 @@ def linear_classifier(op: LinearClassifier, x: Array) -> tuple[Array, Array]:
         results = transformed(scores, op.post_transform)
     labels = labels_of(places, op.classlabels_ints, op.classlabels_strings)
     return labels, results.astype(float32)
+
+
+def _matrix_of(op: LinearClassifier | LinearRegressor, rows: Array) -> Array:
+    """Return the coefficients with a column for each score."""
+    coefficients = attribute(op, "coefficients", rows.dtype)
+    if isinstance(op, LinearRegressor):
+        return coefficients.reshape(op.targets, -1).T
+    return coefficients.reshape(-1, rows.shape[1]).T
+
+
+def _intercepts_of(op: LinearClassifier | LinearRegressor, rows: Array) -> Array:
+    return attribute(op, "intercepts", rows.dtype, (0.0,))
+
+
+@builder(LinearClassifier, LinearRegressor)
+def linear_model(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Prepare the product once, which takes most of the time of a few rows."""
+    node = chain.head
+    op, x = node.op, node.inputs[0]
+    if x is None or not isinstance(op, LinearClassifier | LinearRegressor):
+        return left_to_kernel(chain, site)
+    dtype, size = x.tensor.dtype, x.tensor.size
+    if dtype not in (float32, float64) or sums(dtype) != dtype or not size:
+        return left_to_kernel(chain, site)
+    features, scratch = x.tensor.dims[-1], ScratchLayout()
+    piece = scratch.take(size // features * (len(op.coefficients or ()) // features), dtype)
+
+    def record(bound: Bound) -> list[Tape]:
+        rows = rows_of(bound[x])
+        matrix, intercepts = _matrix_of(op, rows), _intercepts_of(op, rows)
+        products = bound.scratch(piece, (len(rows), matrix.shape[1]))
+        multiplied = direct(recorded(rows, matrix, products, is_fixed=True))
+        targets = [bound.get(value) for value in node.outputs]
+
+        def run() -> None:
+            multiplied()
+            scores = products + intercepts
+            if isinstance(op, LinearClassifier):
+                results = _classified(op, scores)
+            else:
+                results = (_regressed(scores, op.post_transform),)
+            for target, result in zip(targets, results, strict=False):
+                if target is not None:
+                    np.copyto(target, result)
+
+        return [[run]]
+
+    return HostStep(node.kind, site, record, own=scratch.nbytes)
 
 
 # ── support vector machines ──────────────────────────────────────────────────────────────────────
@@ -138,11 +196,16 @@ def _pairs(op: SVMClassifier, rows: Array, classes: int) -> Array:
 def _votes(scores: Array, classes: int) -> Array:
     """Return how many pairs each class wins."""
     votes = np.zeros((len(scores), classes), int)
-    first, second = np.triu_indices(classes, 1)
-    for pair, (i, j) in enumerate(zip(first, second, strict=True)):
+    for pair, (i, j) in enumerate(zip(*_upper(classes), strict=True)):
         votes[:, i] += scores[:, pair] > 0
         votes[:, j] += scores[:, pair] <= 0
     return votes
+
+
+@lru_cache(64)
+def _upper(classes: int) -> tuple[Array, Array]:
+    """Return the first and the second class of each pair."""
+    return np.triu_indices(classes, 1)
 
 
 def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
@@ -150,7 +213,7 @@ def _probabilities(op: SVMClassifier, scores: Array, classes: int) -> Array:
     slope, offset = (attribute(op, name, scores.dtype) for name in ("prob_a", "prob_b"))
     pairwise = 0.5 - 0.5 * np.tanh(0.5 * (scores * slope + offset))
     pairwise = np.clip(pairwise, 1e-7, 1 - 1e-7)
-    first, second = np.triu_indices(classes, 1)
+    first, second = _upper(classes)
     won = np.zeros((len(scores), classes, classes), scores.dtype)
     won[:, first, second], won[:, second, first] = pairwise, 1 - pairwise
     return _coupled(won)
@@ -173,8 +236,8 @@ def _coupled(won: Array) -> Array:
     left = np.arange(count)
     p = found
     for _ in range(max(100, classes)):
-        gradient = np.einsum("rij,rj->ri", matrix, p)
-        value = np.einsum("ri,ri->r", p, gradient)
+        gradient = einsum("rij,rj->ri", matrix, p)
+        value = einsum("ri,ri->r", p, gradient)
         goes_on = ~(np.abs(gradient - value[:, np.newaxis]).max(1) < 0.005 / classes)
         left, matrix, p = left[goes_on], matrix[goes_on], p[goes_on]
         gradient, value = gradient[goes_on], value[goes_on]
