@@ -71,6 +71,18 @@ def test_texts_that_determine_a_shape_are_read_in_each_run() -> None:
             assert y.tolist() == ([word for word in words if word != "b"] or [""])
 
 
+def test_bytes_of_texts_with_another_shape_count_once() -> None:
+    x = texts(*(letter * 100_000 for letter in "abcdefgh"))
+    nodes = [node("StringNormalizer", "x", "u", case_change_action="UPPER")]
+    for source, result in ("ua", "ab", "bc", "cy"):
+        nodes.append(node("Flatten", source, result, axis=0))
+    model = model_of(nodes, {"x": x}, "y")
+    with tercet.load(model, backend="numpy", max_bytes=1_500_000) as loaded:
+        (y,) = loaded.run({"x": x}).values()
+    assert y.tolist() == [[text.upper() for text in x]]
+    assert y.flags.owndata
+
+
 class Numbers(tuple[int, ...]):
     """Numbers that say when somebody looks at all of them."""
 

@@ -245,6 +245,21 @@ def test_tf_idf(mode: str, lengths: tuple[int, int], skip: int, kind: Any) -> No
     check([node("TfIdfVectorizer", "x", "y", **attributes)], {"x": x[0]})
 
 
+@pytest.mark.parametrize("size", [20, 700])  # with and without a table of all transitions
+def test_n_grams_of_a_pool(size: int) -> None:
+    rng = np.random.default_rng(size)
+    pairs = np.unique(rng.integers(0, size, (size, 2)), axis=0)
+    pool = [*map(str, range(size)), *map(str, pairs.reshape(-1).tolist())]
+    attributes: dict[str, Any] = {"mode": "TF", "min_gram_length": 1, "max_gram_length": 2}
+    attributes |= {"max_skip_count": 1, "ngram_counts": [0, size], "pool_strings": pool}
+    attributes["ngram_indexes"] = [*range(size + len(pairs))]
+    drawn = np.concatenate(
+        [pairs[rng.integers(0, len(pairs), 40)], rng.integers(0, size + 9, (9, 2))]
+    )
+    x = drawn.reshape(2, -1).astype(str).astype(object)
+    check([node("TfIdfVectorizer", "x", "y", **attributes)], {"x": x})
+
+
 def test_weights_belong_to_the_n_grams_of_the_pool() -> None:
     """The specification says so; onnxruntime weights by the place in the result."""
     (found,) = one(

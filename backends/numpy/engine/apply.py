@@ -191,12 +191,18 @@ def call(
     inputs: Sequence[HostValue],
     types: Sequence[ValueType | None] = (),
 ) -> tuple[HostValue, ...]:
-    """Call a plain function and return new values, of these types if known."""
+    """Call a plain function and return new values, of these types if known.
+
+    Texts with another shape are a view: their bytes are then not counted again, text by text.
+    """
     if kernel.views:
         return tuple(np.array(view) for view in _as_tuple(kernel.function(op, *inputs)))
     if not kernel.writes:
         return tuple(map(_as_value, _as_tuple(kernel.function(op, *inputs))))
     arrays = [data if isinstance(data, np.ndarray) else None for data in inputs]
+    first = arrays[0] if kernel.reshapes else None
+    if first is not None and first.dtype.hasobject:
+        return (first.reshape(_type_of_result(op, arrays, types).dims),)
     out = _empty(op, arrays, types)
     kernel.function(op, *arrays, out=out)
     return (out,)
@@ -221,13 +227,21 @@ def call_elementwise(
 
 def _empty(op: Op, inputs: list[Array | None], known: Sequence[ValueType | None]) -> Array:
     """Return an array for the first output, whose type is known or inferred."""
+    found = _type_of_result(op, inputs, known)
+    return np.empty(found.dims, found.dtype)
+
+
+def _type_of_result(
+    op: Op, inputs: list[Array | None], known: Sequence[ValueType | None]
+) -> TensorType:
     first = known[0] if known else None
-    if not (isinstance(first, TensorType) and first.is_static):
-        found = op.infer(*(x if x is None else TensorType(x.dtype, x.shape, x) for x in inputs))
-        first = found[0] if isinstance(found, tuple) else found
+    if isinstance(first, TensorType) and first.is_static:
+        return first
+    found = op.infer(*(x if x is None else TensorType(x.dtype, x.shape, x) for x in inputs))
+    first = found[0] if isinstance(found, tuple) else found
     if not isinstance(first, TensorType):
         raise ValueError(f"{op} gives no tensor")
-    return np.empty(first.dims, first.dtype)
+    return first
 
 
 def _as_tuple(results: Any) -> tuple[Any, ...]:

@@ -38,12 +38,14 @@ class PlainKernel:
         writes: whether it fills `out`.
         in_place: whether `out` may be the first input.
         views: whether it returns views of the first input, chosen by the others.
+        reshapes: whether the result has the elements of the first input in the same order.
     """
 
     function: Callable[..., Any]
     writes: bool
     in_place: bool
     views: bool = False
+    reshapes: bool = False
 
 
 @record
@@ -97,12 +99,14 @@ JOINERS: dict[type[Op], Joiner] = {}
 ORDERS: dict[type[Op], Orders] = {}
 
 
-def kernel(*operators: type[Op], in_place: bool = False, views: bool = False) -> Callable[[F], F]:
-    """Register a plain function as the implementation of `operators`."""
+def kernel(
+    *operators: type[Op], in_place: bool = False, views: bool = False, reshapes: bool = False
+) -> Callable[[F], F]:
+    """Register a plain function as the implementation of `operators`; see `PlainKernel`."""
 
     def declare(function: F) -> F:
         writes = _has_parameter(function, "out")
-        made = PlainKernel(function, writes, in_place and writes, views)
+        made = PlainKernel(function, writes, in_place and writes, views, reshapes)
         KERNELS.update(dict.fromkeys(operators, made))
         return function
 

@@ -49,7 +49,7 @@ def _tokens(op: Tokenizer, text: str) -> list[str]:
 def _matches(pattern: Automaton, text: str, minimum: int) -> list[str]:
     """Return the matches from left to right; of those with the same start, the longest."""
     least = max(minimum, 1)
-    return [text[first:end] for first, end in pattern.spans(text) if end - first >= least]
+    return [found for found in pattern.found(text) if len(found) >= least]
 
 
 def _parts(pattern: Automaton, text: str, minimum: int) -> list[str]:

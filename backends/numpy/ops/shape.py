@@ -33,7 +33,7 @@ def identity(op: ops.Identity, data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) else data
 
 
-@kernel(ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze)
+@kernel(ops.Reshape, ops.Flatten, ops.Squeeze, ops.Unsqueeze, reshapes=True)
 def reshape(op: Any, data: Array, arguments: Array | None = None, *, out: Array) -> None:
     """Copy the elements in C order; the planner makes it a view where possible."""
     np.copyto(out, data.reshape(out.shape))

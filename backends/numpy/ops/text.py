@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from sys import getsizeof
 
 import numpy as np
@@ -140,13 +141,30 @@ def _encoded(op: ops.TfIdfVectorizer, x: Array) -> Array:
         low, codes = table
         places = (x.astype(int64) - low).view(np.uint64)  # those below are larger than all
         return codes[np.minimum(places, len(codes) - 1)]
-    known = _grams(op).codes
-    found = [known.get(item, -1) for item in x.reshape(-1).tolist()]
-    return np.array(found, int64).reshape(x.shape)
+    found = map(_grams(op).codes.get, x.reshape(-1).tolist(), repeat(-1))
+    return np.fromiter(found, int64, x.size).reshape(x.shape)
 
 
-def _followed(grams: Grams, states: Array, codes: Array) -> Array:
+@prepared
+def _transitions(op: ops.TfIdfVectorizer) -> Array | None:
+    """Return the next state by state and code; None if there are too many.
+
+    Where there is none, and last along both axes, is -1: the index -1 finds that.
+    """
+    grams = _grams(op)
+    states, codes = len(grams.ends), len(grams.codes)
+    if (states + 1) * (codes + 1) > BLOCK:
+        return None
+    found = np.full((states + 1, codes + 1), -1, int64)
+    found[np.divmod(grams.keys, codes)] = grams.targets
+    return found
+
+
+def _followed(op: ops.TfIdfVectorizer, states: Array, codes: Array) -> Array:
     """Return the next states for items, -1 if there is none."""
+    table, grams = _transitions(op), _grams(op)
+    if table is not None:
+        return table[states, codes]
     found = np.full(codes.shape, -1, int64)
     some = np.nonzero((states >= 0) & (codes >= 0))
     keys = states[some] * len(grams.codes) + codes[some]
@@ -172,10 +190,11 @@ def tf_idf_vectorizer(op: ops.TfIdfVectorizer, x: Array) -> Array:
             if n == 1:
                 states = counters.roots[codes]
             else:
-                states = _followed(grams, states[:, : length - first], codes[:, first:])
+                states = _followed(op, states[:, : length - first], codes[:, first:])
             if n >= op.min_gram_length and (n > 1 or distance == 1):
                 ends = counters.ends[states]
-                np.add.at(counts.reshape(-1), (rows + ends)[ends >= 0], 1)
+                # Of another dtype, even a number, elements take a hundred times as long.
+                np.add.at(counts.reshape(-1), (rows + ends)[ends >= 0], float32.type(1))
     return _weighted(op, counters, counts).reshape(*x.shape[:-1], -1)
 
 

@@ -99,6 +99,12 @@ class Automaton:
             before = after
         return 0 in self._reachable(states, before, _EDGE)
 
+    def found(self, text: str) -> list[str]:
+        """Return the texts of all matches; see `spans`."""
+        if self._python is not None:
+            return self._python.findall(text)
+        return [text[first:end] for first, end in self.spans(text)]
+
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield where matches start and end, from left to right, each the longest with its start.
 
