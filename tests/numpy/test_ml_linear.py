@@ -1,4 +1,4 @@
-"""Linear models, whose products are prepared once for each plan."""
+"""Linear models and what scales their features, prepared once for each plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tercet
-from tercet.backends.numpy.ops import ml_linear
+from tercet.backends.numpy.ops import ml, ml_linear
 
 from .nodes import ML, Array, assert_same, by_onnxruntime, model_of, node
 
@@ -47,6 +47,18 @@ def test_products_are_prepared_once(
         got = [*loaded.run(other).values()]
     for mine, want in zip(got, by_onnxruntime(model, other), strict=True):
         assert_same(mine, want, 1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_what_scales_is_prepared_once(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32)
+    given = {"offset": [0.5, -1.0, 2.0], "scale": [0.1, 3.0, 1e-3]}
+    model = model_of([node("Scaler", "x", "y", domain=ML, **given)], {"x": x}, "y")
+    with tercet.load(model, backend="numpy") as loaded:
+        loaded.run({"x": x})
+        monkeypatch.setattr(ml, "attribute", None)
+        (y,) = loaded.run({"x": -x}).values()
+    np.testing.assert_array_equal(y, by_onnxruntime(model, {"x": -x})[0])
 
 
 @pytest.mark.parametrize("kind", LINEAR)

@@ -176,6 +176,14 @@ def test_one_hot_encoder(kind: Any, shape: tuple[int, ...]) -> None:
     assert_same(found, want)
 
 
+@pytest.mark.parametrize("count", [1, 256, 300])  # with and without a table of all results
+def test_one_hot_encoder_of_categories(count: int) -> None:
+    x = np.random.default_rng(count).permutation(count + 20)
+    for _ in range(2):
+        found = one("OneHotEncoder", x, cats_int64s=[*range(10, count + 10)])
+        assert_same(found, (x[:, np.newaxis] == np.arange(10, count + 10)).astype(np.float32))
+
+
 @pytest.mark.parametrize(
     ("x", "categories"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from ....runtime.ops.ml import (
 )
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
-from ..engine.apply import record_kernel
+from ..engine.apply import left_to_kernel, record_kernel
 from ..engine.chain import Chain
 from ..engine.prepared import attribute
 from ..engine.registry import KERNELS, builder, kernel
@@ -134,12 +135,13 @@ def normalizer(op: Normalizer, x: Array) -> Array:
     """Divide rows by their norm; zero rows are unchanged."""
     wide = x.astype(float64)
     if op.norm == "MAX":
-        norm = wide.max(-1, keepdims=True, initial=-np.inf)
+        norm = np.maximum.reduce(wide, -1, keepdims=True, initial=-np.inf)
     elif op.norm == "L1":
-        norm = np.abs(wide).sum(-1, keepdims=True)
+        norm = np.add.reduce(np.abs(wide), -1, keepdims=True)
     else:
-        norm = np.sqrt(np.square(wide).sum(-1, keepdims=True))
-    return (wide / np.where(norm == 0, 1, norm)).astype(float32)
+        norm = np.sqrt(np.add.reduce(np.square(wide), -1, keepdims=True))
+    norm[norm == 0] = 1
+    return np.divide(wide, norm, wide).astype(float32)
 
 
 @kernel(Scaler)
@@ -152,3 +154,22 @@ def scaler(op: Scaler, x: Array) -> Array:
     scale = attribute(op, "scale", float32, (1.0,))
     wide = float64 if x.dtype == float64 else float32
     return ((x.astype(wide) - offset) * scale).astype(float32)
+
+
+@builder(Scaler, in_place=True)
+def scaler_of_floats(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Scale float32 in two calls."""
+    node = chain.head
+    op, x = node.op, node.inputs[0]
+    if x is None or x.tensor.dtype != float32:
+        return left_to_kernel(chain, site)
+    offset = attribute(op, "offset", float32, (0.0,))
+    scale = attribute(op, "scale", float32, (1.0,))
+
+    def record(bound: Bound) -> list[Tape]:
+        out = bound[node.output]
+        return [
+            [partial(np.subtract, bound[x], offset, out), partial(np.multiply, out, scale, out)]
+        ]
+
+    return HostStep(node.kind, site, record)

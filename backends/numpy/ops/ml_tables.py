@@ -15,6 +15,8 @@ from ..engine.registry import kernel
 
 #: Maximum range of integer keys per key, and that of any few, for an array of all values in it.
 SPARSE, FEWEST = 16, 1 << 12
+#: Maximum elements of a table of results.
+LARGEST = 1 << 16
 
 
 class Table:
@@ -49,9 +51,7 @@ class Table:
             return
         default: Any = self._default.item()
         found = map(self._table.get, x.reshape(-1).tolist(), repeat(default))
-        flat = np.empty(x.size, out.dtype)
-        flat[:] = [*found]
-        np.copyto(out, flat.reshape(x.shape))
+        np.copyto(out, np.fromiter(found, out.dtype, x.size).reshape(x.shape))
         if self._of_nan is not None:
             np.copyto(out, self._of_nan, where=np.isnan(x))
 
@@ -75,15 +75,24 @@ def look_up(op: LabelEncoder | CategoryMapper, x: Array, *, out: Array) -> None:
 @kernel(OneHotEncoder)
 def one_hot_encoder(op: OneHotEncoder, x: Array) -> Array:
     """Write 1 at the category of each element, the last of equal ones."""
-    places = _categories(op)
     x = x if op.cats_strings else x.astype(int64)
     found = np.empty(x.shape, int64)
-    places.look_up(x, found)
+    _categories(op).look_up(x, found)
     if not op.zeros and (found < 0).any():
         unknown = x[found < 0].reshape(-1)[0]
         raise ValueError(f"{unknown!r} is not one of the categories")
+    rows = _rows(op)
+    if rows is not None:
+        return rows.take(found, 0)
     count = len(op.cats_strings or op.cats_int64s or ())
     return (found[..., np.newaxis] == np.arange(count)).astype(float32)
+
+
+@prepared
+def _rows(op: OneHotEncoder) -> Array | None:
+    """Return the results by category, and last that of others; None if they are too many."""
+    count = len(op.cats_strings or op.cats_int64s or ())
+    return np.eye(count + 1, count, dtype=float32) if count * count <= LARGEST else None
 
 
 @prepared
