@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper, parser
+from onnx import helper, numpy_helper, parser
 
 import tercet
+from tercet.backends.numpy.ops import ml_tables
 
 from .nodes import ML, Array, assert_same, by_onnxruntime, check, model_of, node, run, texts
 
@@ -174,6 +175,27 @@ def test_one_hot_encoder(kind: Any, shape: tuple[int, ...]) -> None:
     else:
         found = one("OneHotEncoder", numbers.astype(kind), cats_int64s=[3, 1, 4])
     assert_same(found, want)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+def test_tables_of_integers_are_prepared_once(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    given = {"keys_int64s": [-3, 7, 5], "values_floats": [0.5, -1.0, 2.0], "default_float": 9.0}
+    x = np.array([[5, 7], [-3, 6]], kind)
+    if kind == np.int32:
+        tensor = {
+            "keys_tensor": np.array([-3, 7, 5], kind),
+            "default_tensor": np.full(1, 9, np.float32),
+        }
+        tensor |= {"values_tensor": np.array([0.5, -1.0, 2.0], np.float32)}
+        given = {name: numpy_helper.from_array(np.array(t)) for name, t in tensor.items()}
+    model = model_of([node("LabelEncoder", "x", "y", domain=ML, **given)], {"x": x}, "y")
+    with tercet.load(model, backend="numpy") as loaded:
+        loaded.run({"x": x})
+        monkeypatch.setattr(ml_tables, "_table_of", None)
+        (y,) = loaded.run({"x": x}).values()
+        (other,) = loaded.run({"x": x + kind(100)}).values()
+    np.testing.assert_array_equal(y, np.array([[2, -1], [0.5, 9]], np.float32))
+    np.testing.assert_array_equal(other, np.full((2, 2), 9, np.float32))
 
 
 @pytest.mark.parametrize("count", [1, 256, 300])  # with and without a table of all results

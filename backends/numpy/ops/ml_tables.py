@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -11,7 +12,12 @@ from ....runtime.ir.dtypes import DType, float32, int64, string
 from ....runtime.ir.prepared import prepared
 from ....runtime.ir.types import Array
 from ....runtime.ops.ml import CategoryMapper, LabelEncoder, OneHotEncoder
-from ..engine.registry import kernel
+from ....runtime.options import Options
+from ....runtime.plan.backend import BuildContext
+from ..engine.apply import left_to_kernel
+from ..engine.chain import Chain
+from ..engine.registry import builder, kernel
+from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 
 #: Maximum range of integer keys per key, and that of any few, for an array of all values in it.
 SPARSE, FEWEST = 16, 1 << 12
@@ -42,12 +48,32 @@ class Table:
                 self._dense[keys.astype(int64) - self._low] = values
         self._table = dict(zip(keys.tolist(), values.tolist(), strict=True))
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether there is an array of all values."""
+        return self._dense is not None
+
+    def recorded(self, x: Array, out: Array, places: Array) -> Tape:
+        """Return the calls that look up in the array of all values.
+
+        Args:
+            x: integers.
+            out: of the same shape.
+            places: int64, of the same shape, which they overwrite.
+        """
+        assert self._dense is not None
+        unsigned, outside = places.view(np.uint64), np.uint64(len(self._dense) - 1)
+        return [
+            partial(np.subtract, x, self._low, places, dtype=int64, casting="unsafe"),
+            partial(np.minimum, unsigned, outside, out=unsigned),
+            partial(self._dense.take, places, out=out, mode="clip"),
+        ]
+
     def look_up(self, x: Array, out: Array) -> None:
         """Write the value of every element to `out`, of the same shape."""
-        if self._dense is not None:
-            places = np.subtract(x, self._low, dtype=int64, casting="unsafe").view(np.uint64)
-            outside = np.uint64(len(self._dense) - 1)
-            np.take(self._dense, np.minimum(places, outside).view(int64), out=out, mode="clip")
+        if self.is_dense:
+            for call in self.recorded(x, out, np.empty(x.shape, int64)):
+                call()
             return
         default: Any = self._default.item()
         found = map(self._table.get, x.reshape(-1).tolist(), repeat(default))
@@ -70,6 +96,25 @@ def _table_of(op: LabelEncoder | CategoryMapper, dtype: DType) -> Table:
 def look_up(op: LabelEncoder | CategoryMapper, x: Array, *, out: Array) -> None:
     """Replace every element by the value of the key equal to it."""
     _table_of(op, x.dtype).look_up(x, out)
+
+
+@builder(LabelEncoder, CategoryMapper)
+def recorded_table(chain: Chain, site: BuildContext, options: Options) -> HostStep:
+    """Look integers up in a few calls that are recorded once."""
+    node, op, x = chain.head, chain.head.op, chain.head.inputs[0]
+    assert isinstance(op, LabelEncoder | CategoryMapper)
+    assert x is not None
+    table = _table_of(op, x.tensor.dtype)
+    if not table.is_dense:
+        return left_to_kernel(chain, site)
+    scratch = ScratchLayout()
+    piece = scratch.take(x.tensor.size, int64)
+
+    def record(bound: Bound) -> list[Tape]:
+        data, out = bound[x], bound[node.output]
+        return [table.recorded(data, out, bound.scratch(piece, data.shape))]
+
+    return HostStep(node.kind, site, record, own=scratch.nbytes)
 
 
 @kernel(OneHotEncoder)
