@@ -6,10 +6,10 @@ where it cannot run. The module may also define ``OPTIONS``, a frozen dataclass 
 options, which `Options.of_backend` returns, ``ALGORITHMS``, the names that `Options.conv` and
 `Options.algorithms` may ask it for (a dict maps each to the operators that have it, or to None for
 all), ``USES``, which options of `PARTIAL` it uses, and ``tf32`` if it has that precision, and
-``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers, and ``WIDENS``,
-whether it is faster where floats of 16 bits are kept in float32. What a backend opens behind it
-counts as its own. Other packages add backends through the entry point group
-``tercet.backends``.
+``INTEGERS``, the `IntegerChoice` of layers that it computes faster on integers, ``WIDENS``, whether
+it is faster where floats of 16 bits are kept in float32, and ``PACKS``, whether it reads packed
+weights of a few bits. What a backend opens behind it counts as its own. Other packages add backends
+through the entry point group ``tercet.backends``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,17 @@ from ..runtime.options import Options
 from ..runtime.plan.backend import Backend
 from ..runtime.plan.contract import backends_of
 from ..runtime.plan.host import HOST
-from .options import TF32, check_algorithms, check_nodes, check_used, integers_of, widens, with_own
+from .options import (
+    PACKING,
+    TF32,
+    check_algorithms,
+    check_nodes,
+    check_used,
+    integers_of,
+    packs,
+    widens,
+    with_own,
+)
 from .options import usable as _usable
 
 if TYPE_CHECKING:
@@ -174,8 +184,8 @@ def settled(
 ) -> Options:
     """Return the options with what the user leaves to backends.
 
-    That is `Options.integers` and `Options.widen`, for the first one to decide, and TF32, where
-    none has it.
+    That is `Options.integers`, `Options.widen` and whether weights of a few bits are packed, for
+    the first one to decide, and TF32, where none has it.
 
     Args:
         options: the user's.
@@ -190,6 +200,8 @@ def settled(
         options = replace(options, integers=integers_of(first) if first else False)
     if options.widen is None:
         options = replace(options, widen=widens(first) if first else False)
+    if first and not packs(first) and PACKING not in options.skip:
+        options = replace(options, skip=(*options.skip, PACKING))
     return options
 
 

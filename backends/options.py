@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from ..runtime.passes.driver import IntegerChoice
 
 #: What the module of `open_backends` may have: the dataclass of its options, its algorithms, which
-#: options of `PARTIAL` it uses, its choice of layers of integers, and whether it is faster for
-#: keeping floats of 16 bits in float32.
+#: options of `PARTIAL` it uses, its choice of layers of integers, whether it is faster for keeping
+#: floats of 16 bits in float32, and whether it reads packed weights.
 OPTIONS, ALGORITHMS, USES, INTEGERS = "OPTIONS", "ALGORITHMS", "USES", "INTEGERS"
-WIDENS = "WIDENS"
+WIDENS, PACKS = "WIDENS", "PACKS"
+#: The pass that is for backends that read packed weights only.
+PACKING = "pack_weights"
 #: Fields of `Options` that only some backends use. Of the others, some are for all backends, and
 #: some are limits, which hold where there is nothing to limit.
 PARTIAL = ("device", "tune", "ranges")
@@ -262,6 +264,15 @@ def widens(opener: Callable[..., Any]) -> bool:
         opener: its `open_backends`; the module around it says so as ``WIDENS``.
     """
     return bool(getattr(_module(opener), WIDENS, False))
+
+
+def packs(opener: Callable[..., Any]) -> bool:
+    """Return whether a backend reads packed weights of a few bits, as MatMulNBits has them.
+
+    Args:
+        opener: its `open_backends`; the module around it says so as ``PACKS``.
+    """
+    return bool(getattr(_module(opener), PACKS, False))
 
 
 def _module(opener: Callable[..., Any]) -> ModuleType | None:

@@ -9,6 +9,8 @@ from .integers import why_floats
 
 #: See `Options.integers`.
 INTEGERS = why_floats
+#: Products read packed weights.
+PACKS = True
 #: Options that only some backends use.
 USES = ("device", "tune", "tf32")
 _OF_CONV, _OF_PRODUCTS = ("Conv",), ("MatMul", "Gemm")

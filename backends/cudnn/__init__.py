@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: Its own, and those of the kernels behind it.
 USES = cuda.USES
 ALGORITHMS = {**dict.fromkeys(names.ALGORITHMS), **cuda.ALGORITHMS}
+PACKS = cuda.PACKS
 
 
 def open_backends(options: Options) -> tuple[Backend, ...]:

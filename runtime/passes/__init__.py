@@ -47,6 +47,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="QuantizeLinear",
     ),
     _pass(
+        "pack_weights",
+        "behind it, which takes weights of bytes that quantized tensors are multiplied by",
+        at="DequantizeLinear, MatMul Gemm Gather",
+    ),
+    _pass(
         "fold_constants",
         "early, because exporters write weights and attributes as chains of constant nodes",
     ),
