@@ -167,10 +167,9 @@ def _multiply(graph: Graph, node: Node, weights: _Weights) -> bool:
         _packed(weights.data, blocks * block).reshape(rows, blocks, -1),
         np.repeat(scale, times, 1)[:, :blocks].reshape(-1),
     ]
-    if zero is not None:
-        constants.append(_packed(np.repeat(zero, times, 1)[:, :blocks], blocks))
-    elif weights.data.dtype not in SIGNED:
-        constants.append(np.zeros((rows, -(-blocks * weights.bits // 8)), uint8))
+    points = np.zeros_like(scale, weights.data.dtype) if zero is None else zero
+    if (points != (0 if weights.data.dtype in SIGNED else 1 << (weights.bits - 1))).any():
+        constants.append(_packed(np.repeat(points, times, 1)[:, :blocks], blocks))
     add = Builder(graph, node, node.name, (weights.node, node))
     made = MatMulNBits(K=terms, N=rows, block_size=block, bits=weights.bits)
     value = add(made, x, *(add.constant(each, f"{node.name}.weights") for each in constants))

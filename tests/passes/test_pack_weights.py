@@ -47,7 +47,7 @@ def quantized(
     constants = [integers("w", shape), numpy_helper.from_array(scale, "s")]
     if zero:
         constants.append(integers("z", sizes))
-    given = {"axis": axis, "block_size": block} if block else {"axis": 1 - axis}
+    given: dict[str, Any] = {"axis": axis, "block_size": block} if block else {"axis": 1 - axis}
     return helper.make_node(
         "DequantizeLinear", [c.name for c in constants], ["d"], **given
     ), constants
@@ -133,6 +133,19 @@ def test_integers_that_are_moved_first() -> None:
     constants[0].dims.extend([96, 40])
     model = model_of([moved, first, *READERS["transposed"][0]], constants, ROWS[:, :96])
     assert PACKED in optimised_file(model)[0]
+    assert_same(model, ROWS[:, :96])
+
+
+def test_zero_points_in_the_middle_are_none() -> None:
+    """As MatMulNBits has it without zero points."""
+    model = layer()
+    points = next(tensor for tensor in model.graph.initializer if tensor.name == "z")
+    points.CopyFrom(
+        helper.make_tensor("z", TensorProto.UINT4, points.dims, [8] * prod(points.dims))
+    )
+    with tercet.load(model) as loaded:
+        (node,) = loaded.graph.nodes
+        assert len(node.inputs) == 3
     assert_same(model, ROWS[:, :96])
 
 
