@@ -85,13 +85,8 @@ def group_query_attention(
     new contents. Rows after a sequence's end are unchanged. With `query_seqlens`, the first new
     positions of each sequence count; caches have room for all, and for the `total_sequence_length`.
     """
-    if causal not in (0, 1) or (not causal and local_window_size != -1):
-        raise b.error(f"causal={causal}, local_window_size={local_window_size} exclude each other")
-    if qk_output not in (0, 1, 2):
-        raise b.error(f"qk_output={qk_output}; expected 0, 1 or 2")
-    heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
-    if heads % groups:
-        raise b.error(f"num_heads={heads} is not a multiple of kv_num_heads={groups}")
+    _check_choices(b, causal, local_window_size, qk_output)
+    heads, groups = _head_counts(b, num_heads, kv_num_heads)
     q, k, v, size = heads_of(b, query, key, value, heads, groups)
     if q_norm_weight is not None or k_norm_weight is not None:
         own = (q_norm_epsilon, k_norm_epsilon)
@@ -99,12 +94,8 @@ def group_query_attention(
         q, k = _normalized(b, (q, k), (q_norm_weight, k_norm_weight), size, epsilons)
     step = _step(b, query, past_key, seqlens_k, total_sequence_length)
     if query_seqlens is not None:
-        if not causal or past_key is None or sliding_window_cache:
-            raise b.unsupported(
-                "query_seqlens without causal=1 and a cache of the whole length",
-                "export the model without padded chunks",
-            )
-        step = _padded(b, step, query_seqlens)
+        is_whole = past_key is not None and not sliding_window_cache
+        step = _padded(b, step, query_seqlens, can_be=bool(causal) and is_whole)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise b.error("do_rotary=1 needs cos_cache and sin_cache")
@@ -115,11 +106,7 @@ def group_query_attention(
     how = ScoreSettings(heads, groups, size, scale or size**-0.5, softcap, qk_output)
     asked = QuerySpan(bool(causal), local_window_size, attention_bias, head_sink)
     if sliding_window_cache:
-        if not k_quant_type == v_quant_type == "NONE":
-            raise b.unsupported(
-                "sliding_window_cache=1 with caches that are quantized",
-                "export the model with caches of the whole length, or of floats",
-            )
+        _need_floats(b, k_quant_type, v_quant_type)
         y, keys, values = _windowed(b, (q, k, v), (past_key, past_value), step, asked, how)
         return _joined(b, y, step, how), keys, values, None
     width = kv_cache_bit_width
@@ -130,6 +117,30 @@ def group_query_attention(
     y, scores = _attended(b, (q, k, v), step, asked, how)
     qk = _visible(b, scores, step) if b.wants(3) else None
     return _joined(b, y, step, how), keys, values, qk
+
+
+def _check_choices(b: NodeBuilder, causal: int, window: int, qk_output: int) -> None:
+    if causal not in (0, 1) or (not causal and window != -1):
+        raise b.error(f"causal={causal}, local_window_size={window} exclude each other")
+    if qk_output not in (0, 1, 2):
+        raise b.error(f"qk_output={qk_output}; expected 0, 1 or 2")
+
+
+def _head_counts(b: NodeBuilder, num_heads: int, kv_num_heads: int) -> tuple[int, int]:
+    """Return the heads of queries, and of keys and values."""
+    heads, groups = need_heads(b, num_heads), need_heads(b, kv_num_heads, "kv_num_heads")
+    if heads % groups:
+        raise b.error(f"num_heads={heads} is not a multiple of kv_num_heads={groups}")
+    return heads, groups
+
+
+def _need_floats(b: NodeBuilder, *kinds: str) -> None:
+    """Refuse caches of a window that are quantized."""
+    if any(kind != "NONE" for kind in kinds):
+        raise b.unsupported(
+            "sliding_window_cache=1 with caches that are quantized",
+            "export the model with caches of the whole length, or of floats",
+        )
 
 
 @dataclass(frozen=True)
@@ -262,8 +273,13 @@ def _step(b: NodeBuilder, query: str, past: str | None, seqlens_k: str, total: s
     return CacheAppend(length, total, before, valid, is_prompt)
 
 
-def _padded(b: NodeBuilder, step: CacheAppend, counts: str) -> CacheAppend:
-    """Return a step in which only the first positions of each sequence are new."""
+def _padded(b: NodeBuilder, step: CacheAppend, counts: str, *, can_be: bool) -> CacheAppend:
+    """Return a step in which only the first positions of each sequence are new, if it can be."""
+    if not can_be:
+        raise b.unsupported(
+            "query_seqlens without causal=1 and a cache of the whole length",
+            "export the model without padded chunks",
+        )
     counts = b.Reshape(b.cast(counts, dtypes.int64), b.ints(-1))
     never = b.constant(np.array([False]))
     return replace(step, past=b.Sub(step.valid, counts), is_prompt=never)
