@@ -74,6 +74,9 @@ class Generator(CheckedClosable):
             not match as past and present do.
         fallback: see `tercet.load`.
         precision: see `tercet.load`.
+        whole_caches: let the decoder keep all positions in caches that are as long as a sliding
+            window in the file, where the file leaves that open. If false, such caches are those
+            of the file, whose rows move in every step, and cannot be rewound.
         **options: further fields of `Options`.
 
     Attributes:
@@ -100,6 +103,7 @@ class Generator(CheckedClosable):
         pairs: Mapping[str, str] | None = None,
         fallback: str | Sequence[str] | None = None,
         precision: Precision = "float32",
+        whole_caches: bool = True,
         **options: Any,
     ) -> None:
         self.folder: ModelFolder = read_folder(folder, variant)
@@ -112,7 +116,8 @@ class Generator(CheckedClosable):
             )
             raise unfit(UsageError, "reuse", reason, reuse)
         options |= {"backend": backend, "fallback": fallback, "precision": precision}
-        models = Models(self.folder, pairs or {}, partial(api.load, **options))
+        load = partial(api.load, **options)
+        models = Models(self.folder, pairs or {}, load, whole_caches=whole_caches)
         self.model: Model = models.model
         self.layout: DecoderLayout = models.layout
         self._encoder = models.encoder

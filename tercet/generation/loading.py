@@ -37,6 +37,7 @@ class Models(Closable):
         folder: the folder's configuration.
         pairs: cache outputs by the inputs that receive them; see `Generator`.
         load: loads the model of a file.
+        whole_caches: see `Generator`.
 
     Attributes:
         model: the decoder; for an encoder-decoder with a separate first step, the model of the
@@ -47,13 +48,20 @@ class Models(Closable):
         warnings: what the configuration says that cannot be right; sentences.
     """
 
-    def __init__(self, folder: ModelFolder, pairs: Mapping[str, str], load: Load) -> None:
+    def __init__(
+        self,
+        folder: ModelFolder,
+        pairs: Mapping[str, str],
+        load: Load,
+        *,
+        whole_caches: bool = True,
+    ) -> None:
         self._folder = folder
         self._first: Model | None = None
         self._embedding: Embedding | None = None
         self.encoder: Encoder | None = None
         self.others: list[Model] = []
-        self.model: Model = load(str(folder.model), whole_caches=True)
+        self.model: Model = load(str(folder.model), whole_caches=whole_caches)
         try:
             self.pairs = pairs_of(folder, self.model, pairs)
             self.layout = DecoderLayout.of(

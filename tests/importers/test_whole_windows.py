@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -53,3 +54,14 @@ def test_generators_own_their_caches() -> None:
         generator.generate_ids(IDS[0].tolist(), max_new_tokens=1)
         assert generator.rewind(5) == 5
         assert len(generator.ids) == 5
+
+
+def test_generators_leave_caches_as_they_are() -> None:
+    """If asked to; tokens are the same."""
+    prompt = IDS[0].tolist()
+    how: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0}
+    with Generator(GEMMA.parent) as whole, Generator(GEMMA.parent, whole_caches=False) as windows:
+        assert all(each.window is None for each in whole.layout.caches)
+        assert [each.window for each in windows.layout.caches].count(8) == 2
+        texts = [each.generate_ids(prompt, **how).continuations[0].ids for each in (whole, windows)]
+    assert texts[0] == texts[1]
