@@ -42,10 +42,9 @@ def _join(graph: Graph, chain: Sequence[Node]) -> str:
         replaced = chain[start : start + len(rows)]
         add = Builder(graph, node, node.name, tuple(reversed(replaced)))
         joined = _joined(add, rows)
-        kind, name = node.kind, node.name
+        kind, name, before = node.kind, node.name, node.operands[0].producer
         graph.replace(node, [joined])
-        for each in replaced[1:]:
-            graph.remove(each)
+        drop(graph, before)
         for each in rows:
             drop(graph, each.value.producer)
         return f"{kind} '{name}' writes the last of {len(rows)} parts: they are joined"
@@ -85,13 +84,38 @@ def _chain(graph: Graph, node: Node) -> list[Node]:
     """Return a scatter and those whose results nothing but the next one writes to."""
     found = [node]
     while True:
-        data = found[-1].operands[0]
-        before = data.producer
-        if before is None or type(before.op) is not type(node.op) or graph.is_output(data):
-            return found
-        if sum(data.consumers.values()) != 1:
+        before = _before(graph, found[-1].operands[0])
+        if before is None or type(before.op) is not type(node.op):
             return found
         found.append(before)
+
+
+def _before(graph: Graph, data: Value) -> Node | None:
+    """Return the node that makes what a scatter alone reads, perhaps transposed there and back."""
+    transpose = data.producer
+    if not _is_read_once(graph, data):
+        return None
+    if transpose is None or not isinstance(transpose.op, Transpose):
+        return transpose
+    moved = transpose.operands[0]
+    back = moved.producer
+    if back is None or not isinstance(back.op, Transpose) or not _is_read_once(graph, moved):
+        return None
+    source, order = back.operands[0], transpose.op.order(len(shape_of(data) or ()))
+    perm = back.op.order(len(order))
+    is_same = [perm[axis] for axis in order] == list(range(len(order)))
+    return source.producer if is_same and _is_read_once(graph, source) else None
+
+
+def _is_read_once(graph: Graph, value: Value) -> bool:
+    """Whether one node reads a value, once; what asked for sizes that are known is no longer read.
+
+    Such nodes are removed.
+    """
+    for reader in list(value.consumers):
+        if not any(map(graph.is_read, reader.outputs)):
+            drop(graph, reader)
+    return not graph.is_output(value) and sum(value.consumers.values()) == 1
 
 
 def _all_rows(node: Node, written: Iterable[Update | None]) -> list[Update] | None:

@@ -76,6 +76,52 @@ def test_all_rows_are_joined_where_they_are(name: str) -> None:
     assert_as_onnxruntime(proto)
 
 
+BACK = "whole = Transpose <perm = [1, 2, 0]> (one)\n"
+#: What is between two assignments, the second of which writes to `again`, and whether they join.
+BETWEEN = {
+    "there and back": (f"{BACK} again = Transpose <perm = [2, 0, 1]> (whole)", True),
+    "its sizes are known": (
+        f"""{BACK} again = Transpose <perm = [2, 0, 1]> (whole)
+        sizes = Shape (whole)
+        all = Cast <to = 1> (sizes)
+        number = ReduceMax (all)""",
+        True,
+    ),
+    "it is read": (
+        f"{BACK} again = Transpose <perm = [2, 0, 1]> (whole) number = ReduceMax (whole)",
+        False,
+    ),
+    "in another order": (f"{BACK} again = Transpose <perm = [2, 1, 0]> (whole)", False),
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_transposes_between_two_assignments(case: str) -> None:
+    """As of queries and keys with latent attention (MiniCPM3) that are exported by torch.export."""
+    between, joins = BETWEEN[case]
+    square = 3 if case == "in another order" else 2
+    proto = parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[{square}, 3, 6] x, float[{square}, 3, 4] a, float[{square}, 3, 2] b) => (y)
+        <int64[4, 1] i = {{0, 1, 2, 3}}, int64[2, 1] j = {{4, 5}}, float number = {{1}}> {{
+            front = Transpose <perm = [2, 0, 1]> (x)
+            u = Transpose <perm = [2, 0, 1]> (a)
+            v = Transpose <perm = [2, 0, 1]> (b)
+            one = ScatterND (front, i, u)
+            {between}
+            both = ScatterND (again, j, v)
+            part = Transpose <perm = [1, 2, 0]> (both)
+            y = Mul (part, number)
+        }}"""
+    )
+    if "number" in between:
+        del proto.graph.initializer[2]
+    kinds, log = optimised_file(proto)
+    assert (log.counts.get("join_written") == 1) is joins
+    assert joins is ("ScatterND" not in kinds)
+    assert_as_onnxruntime(proto)
+
+
 @pytest.mark.parametrize("name", STRIDED)
 def test_every_other_place_is_stacked_where_it_is(name: str) -> None:
     proto = model(*STRIDED[name])
