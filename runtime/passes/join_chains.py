@@ -17,7 +17,7 @@ from ..ops.reduce import Cumulative
 from ..ops.resize import Resize
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, drop, is_static
+from .editing import Builder, drop, is_static, shape_of, static_size
 from .pointwise import by_place, inputs_with, is_elementwise
 from .sink_transposes import layer_before
 
@@ -79,7 +79,9 @@ def _is_chained(node: Node | None) -> bool:
 
 def _is_stack(node: Node) -> bool:
     """Whether a node multiplies several matrices, each by one of its own, as an Einsum may."""
-    return isinstance(node.op, MatMul) and prod(node.operands[1].tensor.dims[:-2]) > 1
+    if not isinstance(node.op, MatMul):
+        return False
+    return (static_size((shape_of(node.operands[1]) or ())[:-2]) or 0) > 1
 
 
 def _is_view(node: Node) -> bool:

@@ -216,3 +216,16 @@ def test_operands_that_are_computed_of_unknown_sizes_are_viewed() -> None:
         return apply(g, Mul(), shaped(g, apply(g, Tanh(), x), 1, 72), unknown)
 
     assert passed(make(build, (6, 12)), join_chains.run, "float32")[1]
+
+
+def test_products_of_an_unknown_number_of_terms_are_no_known_stack() -> None:
+    """As scores of a cache that grows (BLOOM), whose second operand has no static shape."""
+
+    def build(g: Graph, x: Value) -> Value:
+        product = apply(g, MatMul(), x, apply(g, Transpose(perm=(0, 2, 1)), x))  # [2, 6, 6]
+        return apply(g, Relu(), shaped(g, product, 12, 6))
+
+    graph = make(build, (2, 6, "k"))
+    after, said = passed(graph, join_chains.run, "float32")
+    assert len(said) == 1
+    assert_same(graph, after, 2, 6, 5)
