@@ -211,6 +211,13 @@ def test_kept_quantized() -> None:
         assert [node.kind for node in model.graph.nodes] == ["DequantizeLinear", "MatMul"]
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_exported_models_have_no_operators_of_onnxruntime(*, keep: bool) -> None:
+    found = tercet.export(layer(), keep_quantized=keep).proto
+    kinds = [node.op_type for node in found.graph.node]
+    assert kinds == (["DequantizeLinear", "MatMul"] if keep else ["MatMul"])
+
+
 @pytest.mark.parametrize(
     ("backend", "packed"),
     [("numpy", True), ("cuda", True), ("cudnn", True), ("openvino", False), ("tensorrt", False)],

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
+from ...backends.options import PACKING
 from ...runtime.base.arguments import dims as dim_texts
 from ...runtime.base.arguments import shapes as shape_texts
 from ...runtime.base.arguments import words
@@ -79,7 +80,8 @@ def export(
         OSError: the file cannot be written.
     """
     texts = shape_texts("shapes", shapes), dim_texts("dims", dims)
-    options.setdefault("keep_quantized", True)
+    if not options.setdefault("keep_quantized", True):
+        options["skip"] = (*options.get("skip", ()), PACKING)  # floats, no operator of onnxruntime
     if not optimise and options.get("precision") in NARROW:
         raise UsageError(
             f"a pass lowers the precision to {options['precision']}, and no pass runs: write the "
