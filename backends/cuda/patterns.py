@@ -83,7 +83,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
         Finder("attention.rotate_append", "rotate_append_at", ("may_join",)),
         Finder("attention.sink", "sink_attention_at"),
         Finder("attention.places_first", "places_first_at"),
-        Finder("attention.repeated_mask", "repeated_mask_at"),
+        Finder("attention.masked", "masked_attention_at"),
     ),
     Concat: (
         Finder("codegen.recurrences", "recurrence_at"),

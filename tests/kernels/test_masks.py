@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,13 @@ from tercet.backends.cuda.recipe.operands import Packed
 from tercet.backends.cuda.recipe.targets import H200
 from tercet.backends.numpy import evaluate
 from tercet.runtime.ir.dtypes import DType, bfloat16, bool_, float16, float32, float64
-from tercet.runtime.ir.graph import Graph
+from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.movement import Tile
+from tercet.runtime.ops.elementwise import Add
+from tercet.runtime.ops.movement import Tile, Transpose
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
 from ..passes.graphs import apply
@@ -147,6 +150,110 @@ def test_masks_that_repeat_are_stored_once(samples: int, repeats: int) -> None:
     given = launch.arguments["mask"]
     assert isinstance(given, Packed)
     assert given.pack(mask).shape == (samples, 8, 49, 52)
+
+
+@dataclass(frozen=True)
+class Summed:
+    """An attention of images whose positions add a number for each row and column of keys.
+
+    Attributes:
+        heads: samples, and heads of queries and of keys.
+        queries, keys: height and width of the images.
+        size: of a head.
+        dtype: of all.
+        file: the kernel.
+        by_places: whether the first axis of a tensor is that of rows or columns of queries, as
+            products with a matrix for each leave it.
+    """
+
+    heads: tuple[int, int, int]
+    queries: tuple[int, int]
+    keys: tuple[int, int]
+    size: int
+    dtype: DType
+    file: str
+    by_places: bool = True
+
+    def sample(self) -> Sample:
+        """Return it."""
+        (batch, heads, shared), (high, wide), (rows, columns) = self.heads, self.queries, self.keys
+        lengths = (high * wide, rows * columns, rows * columns)
+        feeds = {
+            name: normal(batch, count, length, self.size).astype(self.dtype)
+            for name, count, length in zip("qkv", (heads, shared, shared), lengths, strict=True)
+        }
+        apart = (batch, heads, high, wide)
+        feeds |= {
+            "down": self.moved(normal(*apart, rows).astype(self.dtype), 2),
+            "across": self.moved(normal(*apart, columns).astype(self.dtype), 3),
+        }
+        graph = Graph()
+        given = {n: graph.add_input(n, TensorType(self.dtype, x.shape)) for n, x in feeds.items()}
+        down = self.back(graph, given["down"], 2, (rows, 1))
+        across = self.back(graph, given["across"], 3, (1, columns))
+        mask = apply(graph, Add(), down, across)
+        mask = apply(graph, Reshape(), mask, np.array([batch, heads, *lengths[:2]]))
+        graph.set_outputs({"y": apply(graph, Attention(), *(given[n] for n in "qkv"), mask)})
+        infer(graph)
+        return Sample(graph, feeds)
+
+    def moved(self, x: Array, axis: int) -> Array:
+        """Return a term as a product leaves it."""
+        if not self.by_places:
+            return x
+        moved = np.moveaxis(x, axis, 0)
+        return moved.reshape(moved.shape[0], -1, moved.shape[-1])
+
+    def back(self, graph: Graph, x: Value, axis: int, keys: tuple[int, int]) -> Value:
+        """Return it as [samples, heads, rows, columns, rows of keys, columns of keys]."""
+        dims = list((*self.heads[:2], *self.queries))
+        if self.by_places:
+            first = dims.pop(axis)
+            x = apply(graph, Reshape(), x, np.array([first, *dims, max(keys)]))
+            order = [1, 2, 3]
+            order.insert(axis, 0)
+            x = apply(graph, Transpose(perm=(*order, 4)), x)
+            dims.insert(axis, first)
+        return apply(graph, Reshape(), x, np.array([*dims, *keys]))
+
+    def mask(self, feeds: dict[str, Array]) -> Array:
+        """Return the mask in float64."""
+        dims = list((*self.heads[:2], *self.queries))
+        terms: list[Array] = []
+        for name, axis, keys in (("down", 2, (-1, 1)), ("across", 3, (1, -1))):
+            x = feeds[name].astype(float64)
+            if self.by_places:
+                others = [n for i, n in enumerate(dims) if i != axis]
+                x = np.moveaxis(x.reshape(dims[axis], *others, -1), 0, axis)
+            terms.append(x.reshape(*dims, *keys))
+        return (terms[0] + terms[1]).reshape(*self.heads[:2], prod(self.queries), prod(self.keys))
+
+
+SUMMED = (
+    Summed((2, 4, 2), (10, 13), (12, 12), 64, float16, SHORT),
+    Summed((2, 4, 2), (10, 13), (16, 9), 64, bfloat16, SHORT),
+    Summed((2, 4, 4), (7, 10), (8, 12), 64, float32, "attention/attention_f16x3_wgmma.cu"),
+    Summed((2, 4, 2), (6, 11), (16, 10), 96, float16, LONG),
+    Summed((2, 4, 2), (6, 11), (16, 10), 96, float16, LONG, by_places=False),
+    Summed((2, 4, 2), (7, 7), (7, 7), 32, float16, MMA),
+    Summed((2, 4, 4), (7, 8), (6, 8), 48, float16, MMA),
+    Summed((18, 4, 4), (7, 7), (7, 7), 32, float16, WINDOWS),
+    Summed((2, 4, 4), (2, 3), (2, 3), 32, float16, "attention/attention_short.cu"),
+)
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("case", SUMMED, ids=str)
+def test_masks_that_are_sums(case: Summed, hopper: CudaBackend) -> None:
+    """One kernel reads both terms where they are."""
+    found = case.sample()
+    with Model(found.graph, [hopper], OPTIONS, evaluate) as model:
+        y = model.run(found.feeds)["y"]
+        assert len([row for row in model.placement() if row.kind == "step"]) == 1
+    assert compiled_files(hopper) == {case.file}
+    want = exact(*(found.feeds[name] for name in "qkv"), case.mask(found.feeds))
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[case.dtype] * np.abs(want).max())
 
 
 @dataclass(frozen=True)

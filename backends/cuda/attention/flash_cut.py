@@ -67,8 +67,9 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
         grid=(tiles * heads * batch, 1, 1),
         block=128 * groups + producers,
         args={
-            **{name: args[name] for name in ("q", "cut", "mask", "lengths", "s", "of_q", "of_y")},
-            **{name: args[name] for name in ("of_mask", "scale", "softcap")},
+            **{name: args[name] for name in ("q", "cut", "lengths", "s", "of_q", "of_y")},
+            **{name: args[name] for name in ("mask", "second_mask", "of_mask")},
+            **{name: args[name] for name in ("scale", "softcap")},
             **{"tiles": tiles, "tiles_of_keys": tiles_of_keys, **task.storage},
         },
         types=types,

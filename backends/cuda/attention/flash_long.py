@@ -202,7 +202,7 @@ def long(task: AttentionTask, target: Target) -> Launch:
         args={
             **{"q": task.q.map(GROUP), "k": task.k.map(keys), "v": task.v.map(keys)},
             **{"y": task.y.map(16), "mask_tiles": task.mask_map(width, shape.rows)},
-            **{"mask": task.mask_operand, "lengths": task.lengths, **task.numbers},
+            **{**task.masks, "lengths": task.lengths, **task.numbers},
             "work": {
                 "tiles": len(steps),
                 "pairs": pairs,

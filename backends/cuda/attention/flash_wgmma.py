@@ -146,7 +146,7 @@ def _grouped(task: AttentionTask, target: Target) -> Launch:
             **{"q": task.q.map(GROUP), "k": task.k.map(blocks.keys)},
             **{"v": task.v.map(blocks.keys), "y": task.y.map(GROUP)},
             "mask_tiles": task.mask_map(width, GROUP),
-            **{"mask": task.mask_operand, **task.numbers, "tiles": blocks.tiles},
+            **{**task.masks, **task.numbers, "tiles": blocks.tiles},
         },
         types=(("T", dtype), ("M", float32 if mask is None else mask.dtype)),
         constants=(

@@ -32,7 +32,7 @@ def windows(task: AttentionTask, target: Target) -> Launch:
     keys, mask, dtype = ceil_div(task.total, 16) * 16, task.mask, task.q.tensor.dtype
     warps = _warps(task)
     tiles, samples = ceil_div(length, 16 * warps), _at_a_time(task, target)
-    operands = {name: task.operands[name] for name in ("q", "k", "v", "mask")}
+    operands = {name: task.operands[name] for name in ("q", "k", "v", "mask", "second_mask")}
     return Launch(
         "attention/attention_windows.cu",
         "attention_windows",

@@ -172,6 +172,50 @@ class CutHeads:
 
 
 @record
+class MaskTerm:
+    """A tensor that is part of a mask.
+
+    Attributes:
+        tensor: the tensor.
+        steps: strides of samples, heads, rows and keys, in elements; where rows or keys are two
+            axes, of the outer one.
+        inner: strides of the inner axes of rows and keys.
+    """
+
+    tensor: Tensor
+    steps: Ints
+    inner: Ints = (0, 0)
+
+    @property
+    def numbers(self) -> Ints:
+        """The members of struct `TermSteps` of heads.cuh."""
+        return (*self.steps, *self.inner)
+
+
+@record
+class MaskTerms:
+    """A mask as the sum of one or two tensors, which are read where they are.
+
+    Attributes:
+        terms: the tensors; neighbouring keys share the first one's elements more often.
+        samples: after how many samples the mask repeats; 0 if it does not.
+        inner: sizes of the inner axes of rows and keys; 0 if these are single axes.
+    """
+
+    terms: tuple[MaskTerm, ...]
+    samples: int = 0
+    inner: Ints = (0, 0)
+
+    @property
+    def are_of_pairs(self) -> bool:
+        """Whether the first term is the same for a key and the next one, and the other adjacent."""
+        first, second = self.terms[0], self.terms[-1]
+        others = (*second.steps, second.inner[0], second.tensor.pitch)
+        pairs = first.inner[1] == 0 and second.inner[1] == 1 and self.inner[1] > 0
+        return pairs and all(n % 2 == 0 for n in (self.inner[1], *others))
+
+
+@record
 class AttentionTask:
     """An Attention with its operands.
 
@@ -186,6 +230,7 @@ class AttentionTask:
         sink: a score per query head that counts in the softmax, float32 [1, heads, 1, 1], or None;
             only for kernels of `mma_tiles.cuh`.
         cut: queries, keys and values, if these are in halves; else None.
+        terms: where the elements of the mask are, the first term of which is `mask`; or None.
         mask_steps: strides of samples, heads, rows and keys in the mask.
         mask_samples: after how many samples the mask repeats, as a constant may, or one with fewer
             samples than queries have; 0 if it does not.
@@ -203,13 +248,16 @@ class AttentionTask:
     plain: bool = True
     sink: Tensor | None = None
     cut: tuple[CutHeads, CutHeads, CutHeads] | None = None
+    terms: MaskTerms | None = None
     mask_steps: Ints = field(init=False, compare=False, repr=False)
     mask_samples: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         steps: Ints = (0, 0, 0, 0)
         samples = 0
-        if (mask := self.mask) is not None:
+        if self.terms is not None:
+            steps, samples = self.terms.terms[0].steps, self.terms.samples
+        elif (mask := self.mask) is not None:
             count = self.q.dims[0]
             given = mask.dims[0] if mask.rank == 4 and mask.dims[0] != 1 else count
             scores = (given, *self.q.dims[1:3], mask.dims[-1])
@@ -269,7 +317,7 @@ class AttentionTask:
     def mask_pitch(self) -> int:
         """See `Tensor.pitch`; rows of a constant mask are aligned."""
         mask = self.mask
-        if mask is None or mask.data is None or mask.dims[-1] == 1:
+        if mask is None or mask.data is None or mask.dims[-1] == 1 or self.terms is not None:
             return 0 if mask is None else mask.pitch
         aligned = ALIGNED // mask.dtype.itemsize
         return ceil_div(mask.dims[-1], aligned) * aligned
@@ -278,8 +326,8 @@ class AttentionTask:
     def mask_operand(self) -> Operand | None:
         """The mask; a constant is stored until it repeats, with hidden keys that align rows."""
         mask, pitch, samples = self.mask, self.mask_pitch, self.mask_samples
-        if mask is None:
-            return None
+        if mask is None or self.terms is not None:
+            return mask
         if samples in (0, mask.dims[0]) and pitch in (0, mask.pitch, mask.dims[-1]):
             return mask
         pitch = pitch or mask.dims[-1]
@@ -289,12 +337,16 @@ class AttentionTask:
     @property
     def is_mask_of_rows(self) -> bool:
         """Whether the rows of a block may see different masks: of queries, or of grouped heads."""
+        if self.terms is not None:
+            return True
         _, of_head, of_row, _ = self.mask_steps
         return of_row != 0 or (of_head != 0 and self.sharing > 1)
 
     @property
     def is_mask_of_pairs(self) -> bool:
         """Whether what the mask adds to a key and to the next one can be read at once."""
+        if self.terms is not None:
+            return self.terms.are_of_pairs
         *others, of_key = self.mask_steps
         keys = 0 if self.mask is None else self.mask_pitch or self.mask.dims[-1]
         return of_key == 1 and all(step % 2 == 0 for step in (*others, keys))
@@ -307,7 +359,7 @@ class AttentionTask:
         """
         *others, of_key = self.mask_steps
         size = 0 if self.mask is None else self.mask.dtype.itemsize
-        if of_key != 1 or any(step * size % ALIGNED for step in others):
+        if self.terms or of_key != 1 or any(step * size % ALIGNED for step in others):
             return 0
         fitting = (width for width in BOXES if keys * size % width == 0 or keys >= self.total)
         return next(fitting, BOXES[-1])
@@ -337,28 +389,39 @@ class AttentionTask:
         return TensorMap(mask, dtype, (self.mask.dims[-1], *dims), strides, box)
 
     @property
+    def masks(self) -> dict[str, Given]:
+        """The mask as an argument, with its second term."""
+        second = None if len(self._terms) < 2 else self._terms[1].tensor
+        return {"mask": self.mask_operand, "second_mask": second}
+
+    @property
     def operands(self) -> dict[str, Given]:
         """The tensor arguments of kernels without tensor maps."""
         past_k, past_v = self.past
         return {
             **{"q": self.q.tensor, "k": self.k.tensor, "v": self.v.tensor},
             **{"past_k": past_k, "past_v": past_v, "lengths": self.lengths},
-            "mask": self.mask_operand,
+            **self.masks,
         }
 
     @property
     def numbers(self) -> dict[str, Given]:
         """The scalar arguments: sizes, strides of the mask, and factors."""
         _, heads, rows, size = self.q.dims
-        names = ("batch", "head", "row", "key")
+        names = ("batch", "head", "row", "key", "inner_row", "inner_key")
+        first, second = (*self._terms, MaskTerm(self.q.tensor, (0, 0, 0, 0)))[:2]
+        length = 0 if self.mask is None else self.mask.dims[-1]
         return {
             "s": {
                 **{"heads": heads, "kv_heads": self.k.dims[1], "rows": rows, "total": self.total},
                 **{"past": self.before, "size_k": size, "size_v": self.v.dims[3]},
-                "mask_length": 0 if self.mask is None else self.mask.dims[-1],
+                "mask_length": length if self.terms is None else self.total,
                 **{"left": self.op.left_window_size, "right": self.op.right_window_size},
             },
-            "of_mask": dict(zip(names, self.mask_steps, strict=True)),
+            "of_mask": {
+                **dict(zip(names, first.numbers, strict=True)),
+                **{"apart": 0, "second": second.numbers},
+            },
             **{"scale": self.scale, "softcap": self.op.softcap},
         }
 
@@ -372,6 +435,7 @@ class AttentionTask:
     def constants(self) -> tuple[tuple[str, int | bool], ...]:
         """The compile-time constants of heads.cuh and, except in float32, online_softmax.cuh."""
         op, mask = self.op, self.mask
+        inner = (0, 0) if self.terms is None else self.terms.inner
         return (
             ("MASK", NO_MASK if mask is None else FLAGS if mask.dtype == bool_ else NUMBERS),
             ("CAUSAL", bool(op.is_causal)),
@@ -379,6 +443,8 @@ class AttentionTask:
             *(("LENGTHS", self.lengths is not None), ("SOFTCAP", op.softcap > 0)),
             *(("MASK_ROWS", self.is_mask_of_rows), ("MASK_PAIRS", self.is_mask_of_pairs)),
             ("MASK_SAMPLES", self.mask_samples if self.mask_steps[0] else 0),
+            ("MASK_TERMS", len(self._terms)),
+            *zip(("INNER_ROWS", "INNER_KEYS"), inner, strict=True),
             ("MASK_FAR", mask is not None and mask.dtype not in (bool_, float16)),
             ("RAW", self.is_raw),
             ("SINK", self.sink is not None),
@@ -387,6 +453,12 @@ class AttentionTask:
     def constants_with(self, **known: int | bool) -> tuple[tuple[str, int | bool], ...]:
         """Return `constants`, some of them as a kernel needs them, so that it is compiled once."""
         return tuple({**dict(self.constants), **known}.items())
+
+    @property
+    def _terms(self) -> tuple[MaskTerm, ...]:
+        """The terms of the mask, one if there is none."""
+        given = (MaskTerm(self.mask or self.q.tensor, self.mask_steps),)
+        return given if self.terms is None else self.terms.terms
 
     @property
     def pitched(self) -> tuple[Tensor, ...]:

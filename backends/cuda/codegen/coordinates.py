@@ -149,6 +149,12 @@ class Coordinates:
         self.at = picked
         self.axes[axis] = [index.shape[axis]]
 
+    def tile(self, axis: int, times: int) -> None:
+        """Repeat an axis."""
+        first = sum(map(len, self.axes[:axis]))
+        self.at = [np.expand_dims(at, first) for at in self.at]
+        self.axes[axis].insert(0, times)
+
     def expand(self, dims: Ints) -> None:
         """Repeat axes of size 1, and add axes in front."""
         for _ in range(len(dims) - len(self.axes)):

@@ -337,7 +337,7 @@ def _tile(state: Coordinates, node: Node, dims: Ints) -> None:
         raise Unsupported
     for axis, times in enumerate(repeats):
         if times != 1:
-            state.take(axis, np.tile(np.arange(dims[axis]), times))
+            state.tile(axis, times)
 
 
 def _transpose(state: Coordinates, node: Node, dims: Ints) -> None:
@@ -381,9 +381,13 @@ def moves(node: Node) -> bool:
     return type(node.op) in MOVING and first is not None and not first.is_constant and known
 
 
-def movement(nodes: Sequence[Node]) -> Movement | None:
-    """Return what a chain of nodes does, or None if that is too complex."""
-    x, y = nodes[0].operands[0], nodes[-1].output
+def coordinates_through(x: Value, nodes: Sequence[Node]) -> Coordinates | None:
+    """Return which elements of a tensor nodes make a result of, or None if that is too complex.
+
+    Args:
+        x: what the first node moves, or repeats along the axes of others that it reads.
+        nodes: in order; each moves or repeats the result of the one before.
+    """
     between = [value.tensor for value in (x, *(node.output for node in nodes))]
     if not x.tensor.rank or not all(each.size for each in between):
         return None
@@ -391,9 +395,18 @@ def movement(nodes: Sequence[Node]) -> Movement | None:
         return None
     state = Coordinates(x.tensor.dims)
     try:
-        for node in nodes:
-            MOVING[type(node.op)](state, node, node.operands[0].tensor.dims)
+        for node, read in zip(nodes, between, strict=False):
+            MOVING.get(type(node.op), _expand)(state, node, read.dims)
     except Unsupported:
+        return None
+    return state
+
+
+def movement(nodes: Sequence[Node]) -> Movement | None:
+    """Return what a chain of nodes does, or None if that is too complex."""
+    x, y = nodes[0].operands[0], nodes[-1].output
+    state = coordinates_through(x, nodes)
+    if state is None:
         return None
     if len(state.sizes) > MAX_FACTORS or sum(at.size for at in state.at) > MAX_ENTRIES:
         return None

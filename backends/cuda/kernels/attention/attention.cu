@@ -11,10 +11,11 @@
 enum { PRODUCTS, CAPPED, MASKED, WEIGHTS, NO_SCORES };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, const V* past_v,
+attention(const T* q, const T* k, const V* v, const M* mask, const M* second_mask, const T* past_k, const V* past_v,
           const long long* lengths, T* y, T* scores, A* work, Sizes s, Steps of_q, Steps of_k,
           Steps of_v, Steps of_y, MaskSteps of_mask, A scale, A softcap)
 {
+    place_terms(of_mask, mask, second_mask);
     const int row = blockIdx.x % s.rows, head = blockIdx.x / s.rows % s.heads;
     const int n = blockIdx.x / s.rows / s.heads, kv_head = head / (s.heads / s.kv_heads);
     const T* query = q + n * of_q.batch + head * of_q.head + row * of_q.row;
@@ -22,9 +23,7 @@ attention(const T* q, const T* k, const V* v, const M* mask, const T* past_k, co
     T* out = STAGE == NO_SCORES ? nullptr : scores + (long long)blockIdx.x * s.total;
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int place = row + s.past + (LENGTHS ? valid - s.rows : 0);
-    const M* shown = MASK == NO_MASK ? nullptr
-                                     : mask + of_sample(n, of_mask) + head * of_mask.head
-                                           + row * of_mask.row;
+    const MaskRow shown = row_of_mask(mask, n, head, row, of_mask);
     A peak = -A(INFINITY), seen = -A(INFINITY);
     const int lane = threadIdx.x % LANES;
     for (int t = threadIdx.x / LANES; t < s.total; t += THREADS / LANES) {

@@ -45,10 +45,11 @@ struct Tiles {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-attention_cut(const float* q, const unsigned char* cut, const M* mask, const long long* lengths, float* y,
+attention_cut(const float* q, const unsigned char* cut, const M* mask, const M* second_mask, const long long* lengths, float* y,
               unsigned char* halves, Sizes s, Steps of_q, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles,
               int tiles_of_keys)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(1024) unsigned char shared[];
     float* const inverses_q = (float*)(shared + AT_Q + ROWS * SIZE_K * 4);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -65,13 +66,13 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
         grid_dependency_sync();
         const Tiles of_keys(m0, n, lengths, s);
         const unsigned char* const from = cut + ((long long)(n * s.kv_heads + kv_head) * tiles_of_keys + of_keys.first) * BYTES_TILE;
-        const M* const row_of_mask = MASK == NO_MASK ? mask : mask + of_sample(n, of_mask) + head * of_mask.head;
+        const MaskRow all_rows = row_of_mask(mask, n, head, 0, of_mask);
         for (int step = 0; step < of_keys.count; ++step, pipe.next()) {
             mbarrier_wait(barriers.empty(pipe.stage), pipe.parity ^ 1);
             unsigned char* const stage = shared + pipe.stage * BYTES_STAGE;
             if constexpr (BIASES) {
                 for (int i = lane; i < KEYS; i += 32)
-                    ((float*)(stage + BYTES_TILE))[i] = added<float>(row_of_mask, (of_keys.first + step) * KEYS + i, s, of_mask);
+                    ((float*)(stage + BYTES_TILE))[i] = added<float>(all_rows, (of_keys.first + step) * KEYS + i, s, of_mask);
                 __syncwarp();
             }
             if (lane > 0) continue;
@@ -103,10 +104,9 @@ attention_cut(const float* q, const unsigned char* cut, const M* mask, const lon
     const Tiles of_keys(m0, n, lengths, s);
     const int shift = of_keys.shift;
     const int row = m0 + warp * 16 + lane / 4;
-    const M* mask_row[2] = {mask, mask};
-    if (MASK != NO_MASK)
-        for (int half = 0; half < 2; ++half)
-            mask_row[half] += of_sample(n, of_mask) + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
+    MaskRow mask_row[2];
+    for (int half = 0; half < 2; ++half)
+        mask_row[half] = row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
     float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
     // A warp past the last row has no scores to process.
     const bool has_rows = m0 + warp * 16 < s.rows;

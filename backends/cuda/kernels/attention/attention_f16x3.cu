@@ -239,10 +239,11 @@ __device__ __forceinline__ void multiply_keys(Accumulators& to, const Queries& q
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 attention_f16x3(const float* q, const float* k, const float* v, const unsigned char* cut_q, const unsigned char* cut_k,
-                const unsigned char* cut_v, const M* mask, const float* past_k, const float* past_v, const long long* lengths,
+                const unsigned char* cut_v, const M* mask, const M* second_mask, const float* past_k, const float* past_v, const long long* lengths,
                 const float* sink, float* y, unsigned char* halves, float* left, float2* beside, Sizes s, Cuts cuts, Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
                 int tiles)
 {
+    place_terms(of_mask, mask, second_mask);
     static_assert(GROUP == 1, "queries are many");
     extern __shared__ __align__(16) unsigned char shared[];
     float* const own = (float*)shared;

@@ -33,10 +33,11 @@ constexpr int BYTES_Q = ROWS * SIZE_K * 4;
 #include "attention/store_rows.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
+attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* mask, const M* second_mask, const float* past_k,
                       const float* past_v, const long long* lengths, float* y, unsigned char* halves, Sizes s,
                       Steps of_q, Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(1024) unsigned char shared[];
     // Queries are in registers before the second stage is used.
     constexpr int AT_Q = BYTES_STAGE, ENDS = STAGES * BYTES_STAGE, ENDS_Q = AT_Q + BYTES_Q;
@@ -53,10 +54,9 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
     const Keys range = keys_of(m0 + shift, min(m0 + ROWS, s.rows) - 1 + shift, valid, s);
     const int count = max(0, (range.end - range.begin + KEYS - 1) / KEYS);
     const int row = m0 + warp * 16 + lane / 4;
-    const M* mask_row[2] = {mask, mask};
-    if (MASK != NO_MASK)
-        for (int half = 0; half < 2; ++half)
-            mask_row[half] += of_sample(n, of_mask) + head * of_mask.head + min(row + half * 8, s.rows - 1) * of_mask.row;
+    MaskRow mask_row[2];
+    for (int half = 0; half < 2; ++half)
+        mask_row[half] = row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
 
     // One loop copies and cuts rows of all kinds: see attention_f16x3.cu.
     const Sources sources = {q, k, v, past_k, past_v, of_q, of_k, of_v};

@@ -169,8 +169,9 @@ __device__ __forceinline__ void clear_values(u32 values, int from)
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y,
-               const __grid_constant__ TensorMap mask_tiles, const M* mask, const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, Work work)
+               const __grid_constant__ TensorMap mask_tiles, const M* mask, const M* second_mask, const long long* lengths, Sizes s, MaskSteps of_mask, float scale, float softcap, Work work)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(1024) unsigned char shared[];
     const Stages at(shared_address(shared));
     if (threadIdx.x == 0) {
@@ -204,11 +205,9 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         const Item item(work, work.item(round), s, lengths);
         const int slot = group * PLACES + place.stage, row = item.m0 + group * 64 + warp * 16 + lane / 4;
         const u32 queries = at.queries + slot * BYTES_Q;
-        const M* mask_row[2] = {mask, mask};
-        if (MASK != NO_MASK)
-            for (int half = 0; half < 2; ++half)
-                mask_row[half] += of_sample(item.n, of_mask) + item.head * of_mask.head
-                                + min(row + half * 8, s.rows - 1) * of_mask.row;
+        MaskRow mask_row[2];
+        for (int half = 0; half < 2; ++half)
+            mask_row[half] = row_of_mask(mask, item.n, item.head, min(row + half * 8, s.rows - 1), of_mask);
         float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         float scores[KEYS / 8][4] = {}, by[2];
         u32 weights[KEYS / 16][4];

@@ -4,11 +4,12 @@
 #include "attention/mma_tiles.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attention_mma(const T* q, const T* k, const T* v, const M* mask, const T* past_k, const T* past_v,
+attention_mma(const T* q, const T* k, const T* v, const M* mask, const M* second_mask, const T* past_k, const T* past_v,
               const long long* lengths, const float* sink, T* y, float* left, float2* beside, Sizes s, Steps of_q,
               Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap,
               int tiles)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(16) unsigned char shared[];
     T* const buffers = (T*)shared;
     float4* const inbox = (float4*)(shared + INBOX);

@@ -24,10 +24,11 @@ template <int PER> __device__ __forceinline__ void read(float (&to)[PER][VECTOR]
 }
 
 extern "C" __global__ void __launch_bounds__(LANES * ROWS)
-attention_short(const T* q, const T* k, const T* v, const M* mask, const T* past_k, const T* past_v,
+attention_short(const T* q, const T* k, const T* v, const M* mask, const M* second_mask, const T* past_k, const T* past_v,
                 const long long* lengths, T* y, Sizes s, Steps of_q, Steps of_k, Steps of_v, Steps of_y,
                 MaskSteps of_mask, float scale, float softcap, int count)
 {
+    place_terms(of_mask, mask, second_mask);
     const int number = blockIdx.x * ROWS + threadIdx.x / LANES;
     const int own = number < count ? number : 0;  // without a row, a thread takes part in the sums of others
     const int row = own % s.rows, head = own / s.rows % s.heads, n = own / s.rows / s.heads;
@@ -46,8 +47,7 @@ attention_short(const T* q, const T* k, const T* v, const M* mask, const T* past
     }
     const int valid = LENGTHS ? int(lengths[n]) : s.total;
     const int place = row + s.past + (LENGTHS ? valid - s.rows : 0);
-    const M* shown = MASK == NO_MASK ? nullptr
-                                     : mask + of_sample(n, of_mask) + head * of_mask.head + row * of_mask.row;
+    const MaskRow shown = row_of_mask(mask, n, head, row, of_mask);
     const auto larger = [](float a, float b) { return a > b || a != a ? a : b; };  // NaN stays
     float peak = -INFINITY, seen = -INFINITY, sum = 0;
 #pragma unroll

@@ -71,11 +71,12 @@ __device__ __forceinline__ void multiply(float (&scores)[TM][TN], const float* q
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attention_tiles(const float* q, const float* k, const float* v, const M* mask, const float* past_k,
+attention_tiles(const float* q, const float* k, const float* v, const M* mask, const M* second_mask, const float* past_k,
                 const float* past_v, const long long* lengths, float* y, float* left,
                 float2* beside, Sizes s, Steps of_q, Steps of_k, Steps of_v, Steps of_y,
                 MaskSteps of_mask, float scale, float softcap, int tiles)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(16) float shared[];
     float* const queries = shared;
     float* const keys = queries + ROWS * PITCH_K;
@@ -121,9 +122,7 @@ attention_tiles(const float* q, const float* k, const float* v, const M* mask, c
 #pragma unroll
         for (int i = 0; i < TM; ++i) {
             const Row at = row_of(min(m0 + down * TM + i, rows - 1), first, s);
-            const M* shown = mask;
-            if (MASK != NO_MASK)
-                shown += of_sample(n, of_mask) + at.head * of_mask.head + at.query * of_mask.row;
+            const MaskRow shown = row_of_mask(mask, n, at.head, at.query, of_mask);
             float top = -INFINITY;
 #pragma unroll
             for (int j = 0; j < TN; ++j) {

@@ -39,9 +39,10 @@ static_assert(GROUPS == 1 || (!AGAIN && !MASK_TILES && STAGES == GROUPS), "each 
 extern "C" __global__ void __launch_bounds__(GROUPS * 128, RESIDENT)
 attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                 const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap y,
-                const __grid_constant__ TensorMap mask_tiles, const M* mask, Sizes s, MaskSteps of_mask, float scale,
+                const __grid_constant__ TensorMap mask_tiles, const M* mask, const M* second_mask, Sizes s, MaskSteps of_mask, float scale,
                 float softcap, int tiles)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(1024) unsigned char shared[];
     const u32 queries = shared_address(shared), keys = queries + PLACES * BYTES_Q;
     const u32 values = keys + STAGES * BYTES_K, masks = values + STAGES * BYTES_K;
@@ -102,11 +103,9 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         const u32 place = round % PLACES * BYTES_Q;
         const int count = steps_at(m0);
         const int row = m0 + warp * 16 + lane / 4;
-        const M* mask_row[2] = {mask, mask};
-        if (MASK != NO_MASK)
-            for (int half = 0; half < 2; ++half)
-                mask_row[half] += of_sample(n, of_mask) + head * of_mask.head
-                                + min(row + half * 8, s.rows - 1) * of_mask.row;
+        MaskRow mask_row[2];
+        for (int half = 0; half < 2; ++half)
+            mask_row[half] = row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
         float results[SIZE / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         if constexpr (AGAIN) mbarrier_wait(full_q + round % PLACES * 8, round / PLACES & 1);
         for (int step = group; step < count; step += GROUPS) {

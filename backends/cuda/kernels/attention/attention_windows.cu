@@ -27,10 +27,11 @@ struct Turns {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-attention_windows(const T* q, const T* k, const T* v, const M* mask, const float* sink, T* y, Sizes s, Steps of_q,
+attention_windows(const T* q, const T* k, const T* v, const M* mask, const M* second_mask, const float* sink, T* y, Sizes s, Steps of_q,
                   Steps of_k, Steps of_v, Steps of_y, MaskSteps of_mask, float scale, float softcap, int tiles,
                   int samples)
 {
+    place_terms(of_mask, mask, second_mask);
     extern __shared__ __align__(16) unsigned char shared[];
     T* const buffers = (T*)shared;
     const int head = blockIdx.x % s.heads, tile = blockIdx.x / s.heads % tiles, kv_head = head / (s.heads / s.kv_heads);

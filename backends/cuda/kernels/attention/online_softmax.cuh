@@ -53,7 +53,7 @@ struct Seen {
 
 // Reads what the mask adds to the score of a key when it is needed; `first` is the first key of the step.
 struct MaskInPlace {
-    const M* rows[2];
+    MaskRow rows[2];
     int first;
     const Sizes& s;
     const MaskSteps& by;
@@ -99,20 +99,41 @@ struct BiasPairs {
     }
 };
 
+// The sums of two terms, the first of which is the same for neighbours.
+struct SumPairs {
+    float of[2][2];
+    bool inside;
+
+    __device__ __forceinline__ float operator()(float score, int side, int half) const
+    {
+        return inside ? score + of[half][side] : -INFINITY;
+    }
+};
+
 template <typename Bias> __device__ __forceinline__ auto biases_at(const Bias& bias_of, int eight)
 {
     return EachBias<Bias>{bias_of, eight};
 }
 __device__ __forceinline__ auto biases_at(const MaskInPlace& mask, int eight)
 {
+    const int t = mask.first + eight * 8 + threadIdx.x % 4 * 2;
     if constexpr (!MASK_PAIRS) {
         return EachBias<MaskInPlace>{mask, eight};
+    } else if constexpr (MASK_TERMS > 1) {
+        SumPairs found = {{}, t < mask.s.mask_length};
+        if (found.inside)
+            for (int half = 0; half < 2; ++half) {
+                const float both = mask.rows[half].first[t / INNER_KEYS * int(mask.by.key)];
+                const M* const from = mask.rows[half].second + along<INNER_KEYS>(t, int(mask.by.second.key), 1);
+                const MaskPair each = *(const MaskPair*)from;
+                for (int side = 0; side < 2; ++side) found.of[half][side] = both + float(each.at[side]);
+            }
+        return found;
     } else {
-        const int t = mask.first + eight * 8 + threadIdx.x % 4 * 2;
         BiasPairs found = {{}, t < mask.s.mask_length};
         if (found.inside)
             for (int half = 0; half < (MASK_ROWS ? 2 : 1); ++half)
-                found.of[half] = *(const MaskPair*)(mask.rows[half] + t);
+                found.of[half] = *(const MaskPair*)(mask.rows[half].first + t);
         return found;
     }
 }

@@ -70,7 +70,7 @@ __device__ __forceinline__ void begin_with_sinks(Accumulators& sums, const float
 
 // What the mask adds to the scores of a thread, in the mask's type; loaded ahead of the scores where there are registers.
 struct MaskTile {
-    static constexpr bool AHEAD = MASK != NO_MASK && (TM == 1 || !MASK_ROWS);
+    static constexpr bool AHEAD = MASK != NO_MASK && MASK_TERMS == 1 && (TM == 1 || !MASK_ROWS);
     // Neighbours are read at once if they can be, but pairs of float32 would take more registers.
     static constexpr bool PAIRS = MASK_PAIRS && sizeof(M) < 4;
     static constexpr int ROWS_OF = MASK_ROWS ? 2 : 1;
@@ -99,11 +99,6 @@ __device__ __forceinline__ auto biases_at(const MaskTile& mask, int eight)
     }
 }
 
-__device__ __forceinline__ const M* mask_row(const M* mask, const Row& row, int n, const MaskSteps& by)
-{
-    return mask + of_sample(n, by) + row.head * by.head + row.query * by.row;
-}
-
 // Starts to load the mask of a warp's keys of the tile from position `t0` on.
 __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, int n, const M* mask,
                                               const MaskSteps& by, const Sizes& s)
@@ -114,7 +109,8 @@ __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, 
     if constexpr (MaskTile::AHEAD) {
 #pragma unroll
         for (int half = 0; half < MaskTile::ROWS_OF; ++half) {
-            const M* const from = mask_row(mask, rows[0][half], n, by);
+            const Row& row = rows[0][half];
+            const M* const from = row_of_mask(mask, n, row.head, row.query, by).first;
 #pragma unroll
             for (int j = 0; j < KEYS / 8; ++j) {
                 const int t = found.first + j * 8 + threadIdx.x % 4 * 2;
@@ -123,7 +119,7 @@ __device__ __forceinline__ MaskTile load_mask(const Row (&rows)[TM][2], int t0, 
                 } else {
 #pragma unroll
                     for (int side = 0; side < 2; ++side)
-                        found.at[j][side][half] = t + side < s.mask_length ? from[(t + side) * by.key] : M(0);
+                        found.at[j][side][half] = t + side < s.mask_length ? from[along<INNER_KEYS>(t + side, by.key, by.inner_key)] : M(0);
                 }
             }
         }
@@ -143,8 +139,9 @@ __device__ __forceinline__ void weigh_rows(Accumulators& to, float (&scores)[TM]
         if constexpr (MASK == NO_MASK || MaskTile::AHEAD) {
             weigh(scores[i], to.results[i], to.peak[i], to.sum[i], ahead, seen, s, scale, softcap);
         } else {
-            const MaskInPlace bias_of = {
-                {mask_row(mask, rows[0], n, of_mask), mask_row(mask, rows[1], n, of_mask)}, ahead.first, s, of_mask};
+            const MaskInPlace bias_of = {{row_of_mask(mask, n, rows[0].head, rows[0].query, of_mask),
+                                          row_of_mask(mask, n, rows[1].head, rows[1].query, of_mask)},
+                                         ahead.first, s, of_mask};
             weigh(scores[i], to.results[i], to.peak[i], to.sum[i], bias_of, seen, s, scale, softcap);
         }
     }
