@@ -142,6 +142,11 @@ def test_kernels_of_repeated_masks(case: test_masks.Repeated, tiled: bool) -> No
     compare(case.sample(tiled=tiled), *open_backends("cuda", OPTIONS), error=ERROR[case.dtype])
 
 
+@pytest.mark.parametrize("case", test_masks.SUMMED, ids=str)
+def test_kernels_of_masks_that_are_sums(case: test_masks.Summed) -> None:
+    compare(case.sample(), *open_backends("cuda", OPTIONS), error=ERROR[case.dtype])
+
+
 @pytest.mark.parametrize(("case", "dtype"), [each[:2] for each in test_slices_beside.CASES])
 def test_kernels_of_slices(case: test_slices_beside.Case, dtype: DType) -> None:
     sample = test_slices_beside.Halves(dtype).sample(case)

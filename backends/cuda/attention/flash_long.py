@@ -77,7 +77,7 @@ class LongShape:
         places: of a group's queries in shared memory.
         keys: of a step.
         stages: steps whose keys and values are in shared memory.
-        tiles: whether an aligned mask is there, too; else threads read it.
+        tiles: whether an aligned mask is there, too, or the terms of one; else threads read it.
     """
 
     groups: int
@@ -99,19 +99,32 @@ class LongShape:
         """Return the bytes of a step of an attention's mask in shared memory."""
         return task.mask_bytes(self.keys, self.width(task), self.rows)
 
-    def shared(self, size: int, size_v: int, of_mask: int = 0) -> int:
-        """Return the bytes of shared memory for heads of these sizes, and a step of the mask."""
+    def of_terms(self, task: AttentionTask) -> int:
+        """Return the bytes of the terms of an attention's mask in shared memory."""
+        return task.term_bytes(self.rows) if self.tiles else 0
+
+    def shared(self, size: int, size_v: int, of_mask: int = 0, of_terms: int = 0) -> int:
+        """Return the bytes of shared memory for heads of these sizes.
+
+        Args:
+            size: of a head of keys.
+            size_v: of a head of values.
+            of_mask: bytes of a step of the mask.
+            of_terms: bytes of its terms.
+        """
         slabs_k, slabs_v = ceil_div(size, 64), ceil_div(size_v, 64)
         queries = self.places * max(slabs_k, slabs_v) * self.rows * 128
         tiles = self.stages * ((slabs_k + slabs_v) * self.keys * 128 + of_mask)
         barriers = 2 * self.groups * self.places + 4 * self.stages + self.groups
-        return queries + tiles + 8 * barriers
+        return queries + tiles + 8 * barriers + of_terms
 
-    def fits(self, size: int, size_v: int, target: Target, of_mask: int = 0) -> bool:
+    def fits(
+        self, size: int, size_v: int, target: Target, of_mask: int = 0, of_terms: int = 0
+    ) -> bool:
         """Return whether registers and shared memory suffice; see `shared`."""
         registers = ceil_div(size_v, 64) * 32 + self.keys * 3 // 4 + OTHER
         enough = registers <= REGISTERS[self.groups][1]
-        return enough and self.shared(size, size_v, of_mask) <= target.shared
+        return enough and self.shared(size, size_v, of_mask, of_terms) <= target.shared
 
     def steps(self, task: AttentionTask) -> list[int]:
         """Return the steps of keys of each tile of rows."""
@@ -143,7 +156,11 @@ def _shape(task: AttentionTask, target: Target) -> LongShape:
         for places in (1, 2)
         if groups == min(REGISTERS) or max(sizes) <= NARROW
     )
-    fitting = (shape for shape in shapes if shape.fits(*sizes, target, shape.of_mask(task)))
+    fitting = (
+        shape
+        for shape in shapes
+        if shape.fits(*sizes, target, shape.of_mask(task), shape.of_terms(task))
+    )
     return min(fitting, key=lambda shape: (not shape.tiles, shape.cost(task, target)))
 
 
@@ -215,9 +232,10 @@ def long(task: AttentionTask, target: Target) -> Launch:
             *(("GROUPS", groups), ("PLACES", shape.places), ("KEYS", keys)),
             *(("STAGES", shape.stages), ("FEW", few), ("MANY", many)),
             *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(shape.rows))),
+            ("OUTER_KEYS", task.outer_keys if shape.tiles else 0),
         ),
         code=atom_of(dtype).code(keys, across=64, a_in_registers=True, begins=True),
-        shared=shape.shared(size, size_v, shape.of_mask(task)),
+        shared=shape.shared(size, size_v, shape.of_mask(task), shape.of_terms(task)),
         note=f"{shape.rows} rows, {keys} keys, {pairs} x {length} x {task.total} x {size}",
         pitched=task.pitched,
     )

@@ -119,7 +119,8 @@ class Blocks:
         of_mask = task.mask_bytes(self.keys, _mask_width(task, self.keys), GROUP)
         of_queries = GROUP * SIZE * 2 if self.rounds == 1 else 2 * (GROUP * SIZE * 2 + 8)
         of_step = self.keys * SIZE * 4 + of_mask + 16
-        shared = of_queries + self.stages * of_step + self.groups * self.keys * 4
+        beside = max(self.groups * self.keys * 4, task.term_bytes(GROUP))
+        shared = of_queries + self.stages * of_step + beside
         return max(shared, GROUP * SIZE * 2 + (self.groups - 1) * JOINED)
 
     def resident(self, task: AttentionTask, target: Target) -> int:
@@ -154,6 +155,7 @@ def _grouped(task: AttentionTask, target: Target) -> Launch:
             *(("KEYS", blocks.keys), ("STAGES", blocks.stages), ("GROUPS", blocks.groups)),
             *(("ROUNDS", blocks.rounds), ("RESIDENT", blocks.resident(task, target))),
             *(("MASK_WIDTH", width), ("MASK_HEIGHT", task.mask_height(GROUP))),
+            ("OUTER_KEYS", task.outer_keys),
         ),
         code=atom_of(dtype).code(blocks.keys, across=SIZE, a_in_registers=True, begins=True),
         shared=blocks.shared(task),

@@ -31,6 +31,8 @@ NO_MASK, FLAGS, NUMBERS = range(3)
 ALIGNED = 16
 #: Bytes per row of boxes of masks.
 BOXES = (128, 64, 32)
+#: Rows and columns of keys of which the terms of a mask are in shared memory, at most.
+MAX_TERMS = 256
 #: Rows of a box of a mask that is the same for all rows: the period of the swizzle.
 ONE_ROW = 8
 
@@ -207,6 +209,12 @@ class MaskTerms:
     inner: Ints = (0, 0)
 
     @property
+    def are_of_rows_and_columns(self) -> bool:
+        """Whether there is a number for each row of keys, and one for each column."""
+        first, second = self.terms[0], self.terms[-1]
+        return self.inner[1] > 0 and first.inner[1] == 0 and second.steps[3] == 0
+
+    @property
     def are_of_pairs(self) -> bool:
         """Whether the first term is the same for a key and the next one, and the other adjacent."""
         first, second = self.terms[0], self.terms[-1]
@@ -350,6 +358,21 @@ class AttentionTask:
         *others, of_key = self.mask_steps
         keys = 0 if self.mask is None else self.mask_pitch or self.mask.dims[-1]
         return of_key == 1 and all(step % 2 == 0 for step in (*others, keys))
+
+    @property
+    def outer_keys(self) -> int:
+        """Rows of keys, if terms of the mask can be in shared memory: of these and of columns."""
+        if self.terms is None or not self.terms.are_of_rows_and_columns:
+            return 0
+        outer = self.total // self.terms.inner[1]
+        return outer if outer + self.terms.inner[1] <= MAX_TERMS else 0
+
+    def term_bytes(self, rows: int) -> int:
+        """Return the bytes of shared memory for these; see `mask_terms.cuh`."""
+        if self.terms is None or self.mask is None or not self.outer_keys:
+            return 0
+        length = ceil_div(self.outer_keys, 2) * 2 + self.terms.inner[1]
+        return rows * ((length + 7) // 16 * 16 + 8) * self.mask.dtype.itemsize
 
     def mask_width(self, keys: int) -> int:
         """Return the bytes per row of the boxes in which TMA brings the mask of so many keys.

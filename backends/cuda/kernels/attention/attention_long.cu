@@ -24,6 +24,7 @@
 
 #include "attention/online_softmax.cuh"
 #include "attention/mask_tiles.cuh"
+#include "attention/mask_terms.cuh"
 
 constexpr int CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128, ROWS = GROUPS * 64;
 constexpr int SLABS_K = (SIZE_K + 63) / 64, SLABS_V = (SIZE_V + 63) / 64, EIGHTS = SLABS_V * 8;
@@ -78,6 +79,8 @@ struct Stages {
           order(of_v.empty(STAGES))
     {
     }
+    // Where the terms of the mask of the first group are.
+    __device__ __forceinline__ u32 terms() const { return order + GROUPS * 8; }
 };
 
 // ── the producer ────────────────────────────────────────────────────────────────────────────────
@@ -190,6 +193,8 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     }
     setmaxnreg_inc<MANY>();
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+    M* const terms = (M*)(shared + (at.terms() - at.queries)) + group * 64 * PITCH_TERMS;
+    const MaskSteps of_row = steps_of_rows(of_mask);
     PipelineState<STAGES> pipe;
     PipelineState<PLACES> place;
     u32 own_phase = group == 0;
@@ -207,7 +212,12 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         const u32 queries = at.queries + slot * BYTES_Q;
         MaskRow mask_row[2];
         for (int half = 0; half < 2; ++half)
-            mask_row[half] = row_of_mask(mask, item.n, item.head, min(row + half * 8, s.rows - 1), of_mask);
+            mask_row[half] = STAGED ? staged_row(terms, warp * 16 + lane / 4 + half * 8)
+                                    : row_of_mask(mask, item.n, item.head, min(row + half * 8, s.rows - 1), of_mask);
+        if constexpr (STAGED) {
+            stage_terms(terms, mask, item.n, item.head, item.m0 + group * 64, s, of_mask);
+            named_barrier_sync<128>(2 + group);
+        }
         float results[EIGHTS][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         float scores[KEYS / 8][4] = {}, by[2];
         u32 weights[KEYS / 16][4];
@@ -222,7 +232,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                 weigh(scores, peak, sum, of_warp, seen, s, scale, softcap, rescale);
                 release_what_was_loaded(at.of_k.empty(pipe.stage));
             } else {
-                const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+                const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_row};
                 weigh(scores, peak, sum, in_place, seen, s, scale, softcap, rescale);
             }
         };

@@ -23,6 +23,7 @@
 
 #include "attention/online_softmax.cuh"
 #include "attention/mask_tiles.cuh"
+#include "attention/mask_terms.cuh"
 #include "attention/joined_groups.cuh"
 
 // Whether threads stage what the mask adds to keys, the same for all rows, in shared memory.
@@ -50,6 +51,8 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
     const u32 end = full_q + (AGAIN ? PLACES * 8 : 0);
     const int group = GROUPS > 1 ? __reduce_max_sync(~0u, threadIdx.x / 128) : 0;
     float* const biases = (float*)(shared + (end - queries)) + group * KEYS;
+    M* const terms = (M*)biases;
+    const MaskSteps of_row = steps_of_rows(of_mask);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     // Of the rows of a head, those that see most keys come first.
     const int blocks = (tiles + ROUNDS - 1) / ROUNDS, last = tiles - 1 - blockIdx.x % blocks;
@@ -105,7 +108,12 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         const int row = m0 + warp * 16 + lane / 4;
         MaskRow mask_row[2];
         for (int half = 0; half < 2; ++half)
-            mask_row[half] = row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
+            mask_row[half] = STAGED ? staged_row(terms, warp * 16 + lane / 4 + half * 8)
+                                    : row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
+        if constexpr (STAGED) {
+            stage_terms(terms, mask, n, head, m0, s, of_mask);
+            __syncthreads();
+        }
         float results[SIZE / 8][4] = {}, peak[2] = {-INFINITY, -INFINITY}, sum[2] = {};
         if constexpr (AGAIN) mbarrier_wait(full_q + round % PLACES * 8, round / PLACES & 1);
         for (int step = group; step < count; step += GROUPS) {
@@ -136,7 +144,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             // A warp past the last row has no scores to process, unless that would keep others from going on.
             const int weighted = IN_TURN || m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
             const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighted};
-            const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+            const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_row};
             const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
             const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);
             u32 weights[KEYS / 16][4];
