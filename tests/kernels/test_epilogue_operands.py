@@ -139,7 +139,7 @@ def parallel(dtype: DType, batch: int) -> tuple[Net, Value]:
 
 
 def positions(dtype: DType, batch: int) -> tuple[Net, Value]:
-    """A constant for every element, as for positions of a single sample, is added as well."""
+    """A constant for every element of a sample, as for positions, is added as well."""
     net = Net(batch, 20, 16, dtype=dtype)
     rows = net.add(Relu(), net.x)
     y = net.add(MatMul(), rows, constant(net, 16, 16, scale=0.3))
@@ -298,6 +298,7 @@ def model_of(
         *((masked, batch, 2) for batch in (1, 3)),
         *((blocks, batch, 2) for batch in (1, 3)),
         *((gated, batch, 3) for batch in (1, 3)),
+        *((positions, batch, 2) for batch in (1, 3)),
         *((tables, batch, 1) for batch in (1, 3)),
         *((weighted, batch, 3) for batch in (1, 3)),
         *((weighted_rows, batch, 3) for batch in (1, 3)),
@@ -316,7 +317,7 @@ def test_nothing_has_a_kernel_of_its_own(case: Case, batch: int, count: int, dty
     assert len(found) == count
     moved = [launch for launch in found if launch.file.startswith(("move/", "elementwise/"))]
     assert len(moved) == (
-        case in (rows_of_image, modulated, modulated_planes)
+        case in (rows_of_image, modulated, modulated_planes, positions)
     )  # the Relu before all
 
 
@@ -334,14 +335,6 @@ def test_each_of_two_products_adds_one_tensor(dtype: DType) -> None:
     titles = [launch.title for launch in launches(layout) if launch.entry != "split_pack"]
     assert len(titles) == 3  # with that of Relu
     assert all("Add" in title for title in titles[1:])
-
-
-@pytest.mark.parametrize(("batch", "count"), [(1, 2), (2, 3)])
-@pytest.mark.parametrize("dtype", [float32, float16], ids=["float32", "float16"])
-def test_constants_of_a_single_sample_are_added(dtype: DType, batch: int, count: int) -> None:
-    layout = planned_model(model_of(positions, NumpyBackend(), dtype, batch), DryDevice())
-    found = [each for each in launches(layout) if each.entry != "split_pack"]
-    assert len(found) == count
 
 
 @pytest.mark.slow
@@ -397,6 +390,7 @@ def test_results(case: Case, batch: int, dtype: DType, emulated: CudaBackend) ->
         blocks,
         gated,
         halves,
+        positions,
         modulated,
         modulated_image,
         *BY_LINE,

@@ -103,6 +103,32 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     assert compiled_files(hopper) == {FILE}
 
 
+def with_positions(count: int, m: int, n: int, dtype: DType) -> Callable[[Net], Value]:
+    """Return what builds a layer over patches of images, and adds positions to each image."""
+
+    def build(net: Net) -> Value:
+        weights = normal(72, n, scale=0.1).astype(dtype)
+        value = net.apply(MatMul(), net.input(count, m, 72, dtype=dtype), weights)
+        value = net.apply(Add(), value, normal(n).astype(dtype))
+        return net.apply(Add(), value, normal(1, m, n).astype(dtype))
+
+    return build
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("title", BY_TITLE)
+def test_positions_of_images(
+    title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles have rows of several images, or end within one."""
+    forced(BY_TITLE[title], monkeypatch)
+    tile = BY_TITLE[title]
+    for m in (tile.bm - 27, tile.bm + 5, 9):
+        compare(sample_of(with_positions(5, m, tile.bn + 8, float16)), hopper)
+    assert compiled_files(hopper) == {FILE}
+
+
 @needs_compiler
 def test_a_mask_of_all_products_is_brought_like_them(
     hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,8 @@ from .epilogue_operands import (
     BY_ROW,
     BY_SAMPLE,
     PLACED,
+    PLAIN,
+    Layout,
     Operand,
     Places,
     is_per_channel,
@@ -73,6 +75,7 @@ class Epilogue:
         bias: a constant with one element per column, added first by a matrix product; or None.
         kinds: how each operand is indexed.
         shared: the number of adjacent rows that have the same operands by sample; 0 without any.
+        period: after how many rows a constant along repeats; 0 without any.
         halves: where results are stored in halves; None if nowhere.
         plain: whether they are stored as they are.
         behind_bias: the same without the node that adds the first operand, which is its `bias`, if
@@ -88,6 +91,7 @@ class Epilogue:
     bias: Tensor | None = None
     kinds: tuple[int, ...] = ()
     shared: int = 0
+    period: int = 0
     halves: Tensor | None = None
     plain: bool = True
     behind_bias: Epilogue | None = None
@@ -204,17 +208,19 @@ def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str
     )
 
 
-def _places(*rows: tuple[int, int, int]) -> str:
+def _places(*rows: Layout) -> str:
     """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`.
 
     Args:
         rows: of each operand; see `Operand.rows`.
     """
     found: list[str] = []
-    for number, (of_y, of_z, each) in enumerate((*rows, (1, 1, 1), (1, 1, 1))[:MAX_OPERANDS]):
-        row = f"(unsigned)i / {of_y * (each or 1)}u * {of_z}ll"
-        apart = f"{row} + (unsigned)i % {of_y}u" if each else row
-        place = "i" if of_y == of_z and each == 1 else apart
+    for number, (of_y, of_z, each, period) in enumerate((*rows, PLAIN, PLAIN)[:MAX_OPERANDS]):
+        own = f" % {period}u" if period else ""
+        row = f"(unsigned)i / {of_y * (each or 1)}u{own} * {of_z}ll"
+        place = f"{row} + (unsigned)i % {of_y}u" if each else row
+        if of_y == of_z and each == 1:
+            place = f"(unsigned)i % {of_y * period}u" if period else "i"
         head = f"__device__ __forceinline__ long long place{number}(long long i)"
         found.append(f"{head} {{ return {place}; }}\n")
     return "".join(found)
@@ -294,7 +300,7 @@ def epilogue_of(
     rows = None if others else _row_axis(first, y)
     heads = OF_SAMPLES, OF_PLANES, OF_LINES
     by_sample, by_plane, by_line = (not others and isinstance(head, each) for each in heads)
-    repeats = not others and isinstance(head, MatMul) and _is_stacked(first)
+    repeats = not others and isinstance(head, MatMul)
     masks = not others and _is_of_two(first)
     pitches = pitches_in(nodes, operand)
     places = Places(axis, rows, by_sample, by_plane, by_line, repeats, masks, pitches)
@@ -364,11 +370,6 @@ def _is_of_two(sums: Value) -> bool:
     return node is not None and isinstance(node.op, MatMul) and node.operands[1].data is None
 
 
-def _is_stacked(sums: Value) -> bool:
-    """Whether a product has several right matrices."""
-    return sums.producer is not None and prod(sums.producer.operands[1].tensor.dims[:-2]) > 1
-
-
 def _bias_of(node: Node, sums: Value, y: Tensor) -> Tensor | None:
     """Return the constant that a node adds to every row of a product; None if it does not."""
     others = [value for value in node.inputs if value is not None and value is not sums]
@@ -409,4 +410,5 @@ def _epilogue(
         stored=y.dtype,
         kinds=tuple(each.kind for each in operands),
         shared=gcd(*(each.rows[2] for each in operands if each.kind == BY_SAMPLE)),
+        period=max((each.rows[3] for each in operands), default=0),
     )

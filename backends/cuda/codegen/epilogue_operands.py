@@ -17,6 +17,11 @@ from ..recipe.operands import Packed, Tensor
 #: like the result with rows of another distance, with one row for all rows of a sample, or with one
 #: element per row of all matrices, or pixel of all images; see `epilogue.cuh`.
 ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE = 1, 2, 3, 4, 5, 6
+#: The distances between rows of a result and of an operand, in elements; the number of the result's
+#: rows for which the operand has one, 0 if its rows have one element; and after how many of its
+#: rows it repeats, 0 if it does not.
+Layout = tuple[int, int, int, int]
+PLAIN: Layout = (1, 1, 1, 0)
 
 
 @record
@@ -29,7 +34,7 @@ class Places:
         by_sample: whether all rows of a sample may share one.
         by_plane: whether all elements of an image's plane may share one.
         by_line: whether all elements of a row, or channels of a pixel, may share one.
-        repeats: whether batches may share constants that are whole matrices.
+        repeats: whether batches may share constants that are whole rows of matrices.
         masks: whether constants of booleans may be as large as a matrix; else they have one element
             for each channel or row. Kernels whose weights are constant map other operands.
         pitches: of operands that are slices; see `View.pitch`.
@@ -53,15 +58,13 @@ class Operand:
         tensor: its elements.
         kind: how it is indexed.
         code: its element, in C++.
-        rows: the distances between rows of the result and of the operand, in elements, and the
-            number of the result's rows for which the operand has one; 0 if its rows have one
-            element.
+        rows: where its rows are.
     """
 
     tensor: Tensor | Packed
     kind: int
     code: str
-    rows: tuple[int, int, int] = (1, 1, 1)
+    rows: Layout = PLAIN
 
 
 def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places) -> Operand | str:
@@ -94,9 +97,9 @@ def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places
 
 def _kind_of(
     operand: Tensor, y: Tensor, places: Places, *, is_mask: bool
-) -> tuple[int, tuple[int, int, int]] | str:
+) -> tuple[int, Layout] | str:
     """Return how an operand is indexed, and its rows; see `Operand`."""
-    is_constant, plain = operand.data is not None, (1, 1, 1)
+    is_constant, plain = operand.data is not None, PLAIN
     if is_constant and is_per_channel(operand.dims, y.dims, places.channels):
         return BY_CHANNEL, plain
     if is_constant and places.rows and is_per_channel(operand.dims, y.dims, places.rows):
@@ -106,13 +109,13 @@ def _kind_of(
             return ALONG, plain
         if y.extent >= 2**32:
             return f"an operand whose rows are apart, and {y.extent} results"
-        return PLACED, (y.row, operand.row, 1)
+        return PLACED, (y.row, operand.row, 1, 0)
     if shared := _place_by_sample(operand, y, places):
         return BY_SAMPLE, shared
     if places.by_line and not is_mask and _is_by_line(operand, y):
-        return BY_LINE, (y.row, operand.pitch or 1, 0)
+        return BY_LINE, (y.row, operand.pitch or 1, 0, 0)
     if is_constant and places.repeats and _is_repeated(operand.dims, y):
-        return PLACED, (operand.size, 0, 1)
+        return PLACED, (y.row, operand.row, 1, operand.size // operand.row)
     return f"an operand of {operand.value.tensor} does not fit {y.value.tensor}"
 
 
@@ -135,7 +138,7 @@ def _converted(data: Array, dtype: DType) -> Array:
     return data.astype(dtype)
 
 
-def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> tuple[int, int, int] | None:
+def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> Layout | None:
     """Return where a computed operand is that many rows of the result share; see `Operand`.
 
     Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
@@ -147,14 +150,14 @@ def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> tuple[int, i
     dims = (1,) * (y.rank - operand.rank) + operand.dims
     if places.by_plane and y.format is Format.CONTIGUOUS:
         of_planes = dims == (*y.dims[:2], *(1,) * (y.rank - 2))
-        return (1, 1, prod(y.dims[2:])) if of_planes else None
+        return (1, 1, prod(y.dims[2:]), 0) if of_planes else None
     if y.format.order(dims) != Format.CONTIGUOUS.order(dims):
         return None  # pixels of one axis: nothing asks for them with channels last
     own, sizes = (y.format.physical(each) for each in (dims, y.dims))
     same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
     if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
         return None
-    return y.row, operand.pitch or own[-1], prod(sizes[same:-1])
+    return y.row, operand.pitch or own[-1], prod(sizes[same:-1]), 0
 
 
 def _is_by_line(operand: Tensor, y: Tensor) -> bool:

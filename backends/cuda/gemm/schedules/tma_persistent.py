@@ -6,15 +6,18 @@ Persistent and warp-specialized, with an epilogue that overlaps the next tile: `
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import sqrt
+
+import numpy as np
 
 from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
+from .....runtime.ir.types import Array
 from ...codegen.epilogue import Epilogue
 from ...codegen.epilogue_operands import row_of
 from ...recipe.launch import Launch
-from ...recipe.operands import Arguments, Ints, Operand, Packed, TensorMap, ceil_div
+from ...recipe.operands import Arguments, Ints, Operand, Packed, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
 from ..atoms import atom_of
 from ..problem import GemmArguments, Problem
@@ -177,6 +180,8 @@ def candidates(
 ) -> tuple[TimedConfig, ...]:
     """Return the tiles that apply with their estimates, best first; see `multiply`."""
     batch = gemm.batch
+    if epilogue.period and (batch.count > 1 or not isinstance(epilogue.along[0], Tensor)):
+        return ()
     problem = PersistentProblem(
         shape=gemm.shape,
         count=batch.count,
@@ -305,9 +310,19 @@ def _maps_of_results(
         rest = n - turned.columns
         along = TensorMap(turned.others, stored, (rest, m), (rest,), (STRIP, height))
     for operand in epilogue.along:
-        row = row_of(operand, n)
-        along = _mapped(operand, gemm.dtype, (n, m), row, (STRIP, height), count)
+        row, base, rows = row_of(operand, n), operand, m
+        if epilogue.period:
+            assert isinstance(operand, Tensor)
+            rows = epilogue.period + height
+            pack = partial(_repeated, columns=n, rows=rows)
+            base = Packed((operand.value,), ("rows that repeat", rows), pack)
+        along = _mapped(base, gemm.dtype, (n, rows), row, (STRIP, height), count)
     return kept, along
+
+
+def _repeated(data: Array, columns: int, rows: int) -> Array:
+    """Return so many rows of a matrix that repeats."""
+    return np.resize(data, (rows, columns))
 
 
 def multiply(
@@ -372,7 +387,7 @@ def multiply(
             *zip(("FEW", "MANY"), reversed(block.registers), strict=True),
             *(("ACROSS", gemm.across), ("CONSTANT", gemm.constant), ("CONSTANT_A", whole)),
             *(("STACKED", batch.count > 1), ("SHARED_A", not batch.a)),
-            *epilogue.flags(gemm.bias, mapped=True),
+            *(*epilogue.flags(gemm.bias, mapped=True), ("PERIOD", epilogue.period)),
             *(UNTURNED if turned is None else turned.constants),
         ),
         code="\n".join((atom_of(dtype).code(tile.bn, across=tile.bn), epilogue.code)),

@@ -59,7 +59,8 @@ def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
     if isinstance(a, Image) and _is_apart(a) and len(a.view.strides) != 2:
         return "pixels that are apart in images of other than two axes"
     along, halves = epilogue.along, epilogue.halves
-    if len(along) > 1 or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
+    is_whole = len(along) < 2 and not epilogue.period
+    if not is_whole or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
         return "operands of an epilogue that are not alike in all rows"
     if not (epilogue.sums == epilogue.stored == float32):
         return f"results of {epilogue.stored.name}"

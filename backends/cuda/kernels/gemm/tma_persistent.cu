@@ -16,7 +16,8 @@
 // second; CONSTANT and CONSTANT_A, whether `b` and `a` never change; FEW and MANY, registers of a producer and of a consumer thread; T, of
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
 // result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only, or 3 or 6 for
-// one element per row; and the wgmma instructions. Results wider than operands do not fit the buffers: threads store them.
+// one element per row; PERIOD, the rows after which an operand with the layout of the result repeats, or 0; and the wgmma
+// instructions. Results wider than operands do not fit the buffers: threads store them.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -146,7 +147,7 @@ __device__ __forceinline__ void keep_results(const TensorMap* c, const TensorMap
             if constexpr (ALONG) {
                 mbarrier_expect_tx(ready, STRIP);
                 load_box(places + round.place() + part * STRIP, z, ready, corner.n + round.column(),
-                         corner.m + part * ROWS, corner.product);
+                         (corner.m + part * ROWS) % (PERIOD ? PERIOD : 1 << 30), corner.product);
             } else {
                 mbarrier_arrive(ready);
             }
