@@ -82,6 +82,8 @@ def layer(
         shape = (x[0], filters, *x[2:]) if is_image else (*x[:-1], filters)
         z = net.graph.add_input("z", TensorType(dtype, shape))
         value = net.add(Relu(), net.add(Add(), given(z), value))
+    elif end == "positions":
+        value = net.add(Add(), value, constant(normal(1, *x[1:-1], filters)))
     else:
         value = net.add(Mul(), value, constant(normal(filters, 1, 1)))
     net.graph.set_outputs({"y": value})
@@ -145,6 +147,25 @@ def test_tiles(title: str, end: str, hopper: CudaBackend, monkeypatch: pytest.Mo
     assert 0 < np.count_nonzero(~finite) < want.size / 2
     np.testing.assert_array_equal(got[~finite], want[~finite].astype(np.float32))
     assert (np.abs(got[finite] - want[finite]) <= 4e-7 * np.abs(limit[finite])).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("title", BY_TITLE)
+def test_positions_of_images(
+    title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A constant that all images add, whose tiles have rows of several, or end within one."""
+    force(monkeypatch, title)
+    for rows in (BY_TITLE[title].bm - 27, 9):
+        shape, filters = (5, rows, 72), BY_TITLE[title].bn + 4
+        feeds = {"x": normal(*shape)}
+        graph, wide = (layer(shape, filters, "positions", dtype) for dtype in (float32, float64))
+        with Model(graph, [hopper], replace(OPTIONS, conv="tensor_cores"), evaluate) as model:
+            steps = [row for row in model.prepare().rows if row.kind == "step"]
+            assert ["split_linear" in row.kernel for row in steps] == [True]
+            (got,) = model.run(feeds).values()
+        want = evaluated(wide, {"x": feeds["x"].astype(float64)})
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
 @needs_compiler

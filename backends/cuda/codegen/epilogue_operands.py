@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from math import prod
 
+import numpy as np
+
 from ....runtime.base.record import record
 from ....runtime.ir.dtypes import DType, bool_
 from ....runtime.ir.graph import Value
@@ -122,6 +124,29 @@ def _kind_of(
 def row_of(operand: Tensor | Packed, columns: int) -> int:
     """Return the elements between rows of an operand in the result's order, which has `columns`."""
     return operand.row if isinstance(operand, Tensor) else columns
+
+
+def rows_of_boxes(
+    operand: Tensor | Packed, rows: int, period: int, height: int
+) -> tuple[Tensor | Packed, int]:
+    """Return what boxes of rows of an operand are copied from, and its rows.
+
+    Args:
+        operand: along.
+        rows: of the result.
+        period: after how many rows the operand repeats; boxes begin within the first ones. 0 if it
+            does not.
+        height: rows of a box.
+    """
+    if not period:
+        return operand, rows
+    assert isinstance(operand, Tensor)
+    pack = partial(_repeated, rows=period + height)
+    return Packed((operand.value,), ("repeated", period + height), pack), period + height
+
+
+def _repeated(data: Array, rows: int) -> Array:
+    return np.resize(data, (rows, data.shape[-1]))
 
 
 def size_of(operand: Tensor | Packed) -> int:

@@ -6,16 +6,13 @@ Persistent and warp-specialized, with an epilogue that overlaps the next tile: `
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from math import sqrt
-
-import numpy as np
 
 from .....runtime.base.record import record
 from .....runtime.ir.dtypes import DType
-from .....runtime.ir.types import Array
 from ...codegen.epilogue import Epilogue
-from ...codegen.epilogue_operands import row_of
+from ...codegen.epilogue_operands import row_of, rows_of_boxes
 from ...recipe.launch import Launch
 from ...recipe.operands import Arguments, Ints, Operand, Packed, Tensor, TensorMap, ceil_div
 from ...recipe.targets import Target
@@ -310,19 +307,9 @@ def _maps_of_results(
         rest = n - turned.columns
         along = TensorMap(turned.others, stored, (rest, m), (rest,), (STRIP, height))
     for operand in epilogue.along:
-        row, base, rows = row_of(operand, n), operand, m
-        if epilogue.period:
-            assert isinstance(operand, Tensor)
-            rows = epilogue.period + height
-            pack = partial(_repeated, columns=n, rows=rows)
-            base = Packed((operand.value,), ("rows that repeat", rows), pack)
+        row, (base, rows) = row_of(operand, n), rows_of_boxes(operand, m, epilogue.period, height)
         along = _mapped(base, gemm.dtype, (n, rows), row, (STRIP, height), count)
     return kept, along
-
-
-def _repeated(data: Array, columns: int, rows: int) -> Array:
-    """Return so many rows of a matrix that repeats."""
-    return np.resize(data, (rows, columns))
 
 
 def multiply(

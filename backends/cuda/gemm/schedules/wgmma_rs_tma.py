@@ -11,7 +11,7 @@ from math import inf, prod
 from .....runtime.ir.dtypes import float16, float32
 from .....runtime.plan.format import Format
 from ...codegen.epilogue import Epilogue
-from ...codegen.epilogue_operands import ALONG, BY_CHANNEL, PLACED, row_of
+from ...codegen.epilogue_operands import ALONG, BY_CHANNEL, PLACED, row_of, rows_of_boxes
 from ...recipe.launch import Launch
 from ...recipe.operands import Operand, TensorMap, ceil_div
 from ...recipe.targets import Target
@@ -59,8 +59,7 @@ def refusal(gemm: GemmArguments, epilogue: Epilogue) -> str:
     if isinstance(a, Image) and _is_apart(a) and len(a.view.strides) != 2:
         return "pixels that are apart in images of other than two axes"
     along, halves = epilogue.along, epilogue.halves
-    is_whole = len(along) < 2 and not epilogue.period
-    if not is_whole or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
+    if len(along) > 1 or not {*epilogue.kinds} <= {ALONG, PLACED, BY_CHANNEL}:
         return "operands of an epilogue that are not alike in all rows"
     if not (epilogue.sums == epilogue.stored == float32):
         return f"results of {epilogue.stored.name}"
@@ -157,8 +156,8 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
     """Return the launch of a product with constants in halves."""
     (m, n, k), tiles, block = gemm.shape, tile.count(*gemm.shape[:2]), resources(tile)
 
-    def strips(tensor: Operand, row: int) -> TensorMap:
-        return TensorMap(tensor, float32, (n, m), (row,), (STRIP, ROWS))
+    def strips(tensor: Operand, row: int, rows: int = m) -> TensorMap:
+        return TensorMap(tensor, float32, (n, rows), (row,), (STRIP, ROWS))
 
     halves, kept = epilogue.halves, list[TensorMap]()
     if epilogue.plain:
@@ -167,7 +166,11 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
         sizes, row = (2 * STRIP, m, n // STRIP, 1), 2 * STRIP
         moves, box = (row, row * m, 2 * n * m), (row, ROWS, 1, 1)
         kept.append(TensorMap(halves, float16, sizes, moves, box))
-    along = [strips(each, row_of(each, n)) for each in epilogue.along]
+    along = [
+        strips(base, row_of(each, n), rows)
+        for each in epilogue.along
+        for base, rows in [rows_of_boxes(each, m, epilogue.period, ROWS)]
+    ]
     work = {
         **{"m": m, "n": n, "tiles_n": ceil_div(n, tile.bn), "tiles": tiles},
         **{"steps": ceil_div(k, tile.bk), "rows_b": gemm.ldb},
@@ -191,7 +194,7 @@ def multiply(gemm: GemmArguments, epilogue: Epilogue, tile: CtaTile, target: Tar
             ("PLACES", tile.epilogues),
             *zip(("REGISTERS", "LOADER_REGISTERS"), block.registers, strict=True),
             *(("VECTOR_C", 2), ("CONSTANT", gemm.constant), ("APART", _is_apart(gemm.a))),
-            *epilogue.flags(gemm.bias, mapped=True),
+            *(*epilogue.flags(gemm.bias, mapped=True), ("PERIOD", epilogue.period)),
         ),
         code="\n".join((instructions, formats, epilogue.code)),
         shared=block.shared,

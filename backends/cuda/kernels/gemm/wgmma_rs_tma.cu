@@ -12,8 +12,8 @@
 //
 // Compile-time, besides those of steps_rs.cuh: GROUPS; BN; PLACES, the buffers for results; REGISTERS and LOADER_REGISTERS per
 // thread; CONSTANT, whether `b` existed before the preceding kernels started; APART, whether rows are pixels that are not
-// adjacent, of an image that a map for windows (im2col) describes; BIAS, Z0 and Z1 as in epilogue.cuh: 0, 2, or one of them 1;
-// and the wgmma instruction.
+// adjacent, of an image that a map for windows (im2col) describes; BIAS, Z0 and Z1 as in epilogue.cuh: 0, 2, or one of them 1,
+// and PERIOD, the rows after which that repeats, or 0; and the wgmma instruction.
 
 constexpr int BM = GROUPS * 64, CONSUMERS = GROUPS * 128, THREADS = CONSUMERS + 128;
 
@@ -125,7 +125,8 @@ __device__ __forceinline__ void keep_results(u32 shared, const TensorMap* c, con
             const u32 ready = shared + strip.ready(group);
             if (strip.has_operand()) {
                 mbarrier_expect_tx(ready, STRIP);
-                tma_load_2d(shared + strip.part(group), z, ready, corner.n + strip.column(), corner.m + group * 64);
+                tma_load_2d(shared + strip.part(group), z, ready, corner.n + strip.column(),
+                            (corner.m + group * 64) % (PERIOD ? PERIOD : 1 << 30));
             } else {
                 mbarrier_arrive(ready);
             }
