@@ -78,6 +78,21 @@ def forced(tile: CtaTile, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tma_persistent, "choose", chosen)
 
 
+def with_positions(count: int, m: int, n: int, dtype: DType) -> Callable[[Net], Value]:
+    """Return what builds a layer over patches of images, and adds positions to each image.
+
+    These are one product, whose tiles have rows of several images, or end within one.
+    """
+
+    def build(net: Net) -> Value:
+        weights = normal(72, n, scale=0.1).astype(dtype)
+        value = net.apply(MatMul(), net.input(count, m, 72, dtype=dtype), weights)
+        value = net.apply(Add(), value, normal(n).astype(dtype))
+        return net.apply(Add(), value, normal(1, m, n).astype(dtype))
+
+    return build
+
+
 def samples_of(tile: CtaTile, count: int = 3) -> list[tuple[Sample, float]]:
     """Return stacks of products with more rows and columns than a tile; and their errors."""
     m, n = tile.bm + 4, tile.bn + 8
@@ -89,6 +104,7 @@ def samples_of(tile: CtaTile, count: int = 3) -> list[tuple[Sample, float]]:
         (tokens(count, m, n, 72, "factors", own=True), float16),
         (tokens(count, m, n, 72, "given"), float16),
         (tokens(count, 9, 72, 72, "", own=True), float16),
+        (with_positions(count, tile.bm - 27, n, float16), float16),
     ]
     return [(sample_of(build), ERROR[dtype]) for build, dtype in cases]
 
@@ -100,32 +116,6 @@ def test_tiles(title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch)
     forced(BY_TITLE[title], monkeypatch)
     for sample, error in samples_of(BY_TITLE[title]):
         compare(sample, hopper, error=error)
-    assert compiled_files(hopper) == {FILE}
-
-
-def with_positions(count: int, m: int, n: int, dtype: DType) -> Callable[[Net], Value]:
-    """Return what builds a layer over patches of images, and adds positions to each image."""
-
-    def build(net: Net) -> Value:
-        weights = normal(72, n, scale=0.1).astype(dtype)
-        value = net.apply(MatMul(), net.input(count, m, 72, dtype=dtype), weights)
-        value = net.apply(Add(), value, normal(n).astype(dtype))
-        return net.apply(Add(), value, normal(1, m, n).astype(dtype))
-
-    return build
-
-
-@needs_compiler
-@pytest.mark.slow
-@pytest.mark.parametrize("title", BY_TITLE)
-def test_positions_of_images(
-    title: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Tiles have rows of several images, or end within one."""
-    forced(BY_TITLE[title], monkeypatch)
-    tile = BY_TITLE[title]
-    for m in (tile.bm - 27, tile.bm + 5, 9):
-        compare(sample_of(with_positions(5, m, tile.bn + 8, float16)), hopper)
     assert compiled_files(hopper) == {FILE}
 
 

@@ -30,6 +30,9 @@ MAX_KEYS = 176
 #: many of these are not for scores, weights and results.
 REGISTERS = {2: (24, 240), 3: (32, 160)}
 OTHER = 32
+#: And how many more are not if the terms of a mask are in shared memory; and the factor of time
+#: if steps do not begin with rows of keys.
+OF_TERMS, WITHIN = 16, 1.15
 #: Time of a step by groups, measured on an H100 with heads of 64 elements; larger ones have two.
 STEP_OF = {2: 0.76, 3: 1.0}
 #: Costs in keys: of a step, of a tile of rows, and of one whose queries come late for want of room.
@@ -122,7 +125,8 @@ class LongShape:
         self, size: int, size_v: int, target: Target, of_mask: int = 0, of_terms: int = 0
     ) -> bool:
         """Return whether registers and shared memory suffice; see `shared`."""
-        registers = ceil_div(size_v, 64) * 32 + self.keys * 3 // 4 + OTHER
+        other = OTHER + (OF_TERMS if of_terms else 0)
+        registers = ceil_div(size_v, 64) * 32 + self.keys * 3 // 4 + other
         enough = registers <= REGISTERS[self.groups][1]
         return enough and self.shared(size, size_v, of_mask, of_terms) <= target.shared
 
@@ -143,7 +147,9 @@ class LongShape:
             most = ceil_div(len(steps) * pairs, target.processors) * costs[0]
         else:
             most = max(max(costs), sum(costs) * pairs / target.processors)
-        return most * STEP_OF[self.groups] * NARROW_BOXES[self.width(task)]
+        inner = 1 if task.terms is None or not self.tiles else task.terms.inner[1]
+        within = WITHIN if self.keys % inner else 1.0
+        return most * STEP_OF[self.groups] * NARROW_BOXES[self.width(task)] * within
 
 
 def _shape(task: AttentionTask, target: Target) -> LongShape:

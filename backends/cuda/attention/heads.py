@@ -372,7 +372,8 @@ class AttentionTask:
         if self.terms is None or self.mask is None or not self.outer_keys:
             return 0
         length = ceil_div(self.outer_keys, 2) * 2 + self.terms.inner[1]
-        return rows * ((length + 7) // 16 * 16 + 8) * self.mask.dtype.itemsize
+        of_rows = rows * ((length + 7) // 16 * 16 + 8) + MAX_TERMS  # keys behind the last one
+        return of_rows * self.mask.dtype.itemsize
 
     def mask_width(self, keys: int) -> int:
         """Return the bytes per row of the boxes in which TMA brings the mask of so many keys.

@@ -194,7 +194,6 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
     setmaxnreg_inc<MANY>();
     const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     M* const terms = (M*)(shared + (at.terms() - at.queries)) + group * 64 * PITCH_TERMS;
-    const MaskSteps of_row = steps_of_rows(of_mask);
     PipelineState<STAGES> pipe;
     PipelineState<PLACES> place;
     u32 own_phase = group == 0;
@@ -212,8 +211,7 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
         const u32 queries = at.queries + slot * BYTES_Q;
         MaskRow mask_row[2];
         for (int half = 0; half < 2; ++half)
-            mask_row[half] = STAGED ? staged_row(terms, warp * 16 + lane / 4 + half * 8)
-                                    : row_of_mask(mask, item.n, item.head, min(row + half * 8, s.rows - 1), of_mask);
+            mask_row[half] = row_of_mask(mask, item.n, item.head, min(row + half * 8, s.rows - 1), of_mask);
         if constexpr (STAGED) {
             stage_terms(terms, mask, item.n, item.head, item.m0 + group * 64, s, of_mask);
             named_barrier_sync<128>(2 + group);
@@ -231,8 +229,11 @@ attention_long(const __grid_constant__ TensorMap q, const __grid_constant__ Tens
                                                group * 64 + warp * 16);
                 weigh(scores, peak, sum, of_warp, seen, s, scale, softcap, rescale);
                 release_what_was_loaded(at.of_k.empty(pipe.stage));
+            } else if constexpr (STAGED) {
+                const MaskOfTerms of_terms(terms, warp * 16 + lane / 4, t0);
+                weigh(scores, peak, sum, of_terms, seen, s, scale, softcap, rescale);
             } else {
-                const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_row};
+                const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
                 weigh(scores, peak, sum, in_place, seen, s, scale, softcap, rescale);
             }
         };

@@ -52,7 +52,6 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
     const int group = GROUPS > 1 ? __reduce_max_sync(~0u, threadIdx.x / 128) : 0;
     float* const biases = (float*)(shared + (end - queries)) + group * KEYS;
     M* const terms = (M*)biases;
-    const MaskSteps of_row = steps_of_rows(of_mask);
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     // Of the rows of a head, those that see most keys come first.
     const int blocks = (tiles + ROUNDS - 1) / ROUNDS, last = tiles - 1 - blockIdx.x % blocks;
@@ -108,8 +107,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
         const int row = m0 + warp * 16 + lane / 4;
         MaskRow mask_row[2];
         for (int half = 0; half < 2; ++half)
-            mask_row[half] = STAGED ? staged_row(terms, warp * 16 + lane / 4 + half * 8)
-                                    : row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
+            mask_row[half] = row_of_mask(mask, n, head, min(row + half * 8, s.rows - 1), of_mask);
         if constexpr (STAGED) {
             stage_terms(terms, mask, n, head, m0, s, of_mask);
             __syncthreads();
@@ -144,7 +142,8 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             // A warp past the last row has no scores to process, unless that would keep others from going on.
             const int weighted = IN_TURN || m0 + warp * 16 < s.rows ? KEYS / 8 : 0;
             const Seen seen = {{row, row + 8}, t0, MASK_TILES ? min(s.total, s.mask_length) : s.total, weighted};
-            const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_row};
+            const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
+            const MaskOfTerms of_terms(terms, warp * 16 + lane / 4, t0);
             const auto staged = [&](int eight, int side, int) { return biases[eight * 8 + lane % 4 * 2 + side]; };
             const MaskOfWarp of_warp(shared + (masks - queries) + stage * BYTES_MASK, warp * 16);
             u32 weights[KEYS / 16][4];
@@ -166,6 +165,7 @@ attention_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ Ten
             } else {
                 if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
                 else if constexpr (MASK_TILES) weigh(scores, results, peak, sum, of_warp, seen, s, scale, softcap);
+                else if constexpr (STAGED) weigh(scores, results, peak, sum, of_terms, seen, s, scale, softcap);
                 else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
                 mbarrier_wait(full_v + stage * 8, phase);
                 settle(results);

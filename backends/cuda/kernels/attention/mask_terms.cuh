@@ -20,15 +20,36 @@ __device__ __forceinline__ void stage_terms(M* to, const M* mask, int n, int hea
     }
 }
 
-__device__ __forceinline__ MaskRow staged_row(const M* terms, int row)
-{
-    return {terms + row * PITCH_TERMS, terms + row * PITCH_TERMS + AT_SECOND};
-}
+// What the mask adds to the scores of a thread's two rows, from key `first` on, a multiple of KEYS.
+struct MaskOfTerms {
+    const M* rows[2];
+    int first;
 
-// The strides of rows of a mask, staged or not.
-__device__ __forceinline__ MaskSteps steps_of_rows(const MaskSteps& by)
+    __device__ __forceinline__ MaskOfTerms(const M* terms, int row, int first)
+        : rows{terms + row * PITCH_TERMS, terms + (row + 8) * PITCH_TERMS}, first(first)
+    {
+    }
+};
+
+// Keys behind the last one have any numbers: their scores are hidden.
+__device__ __forceinline__ auto biases_at(const MaskOfTerms& mask, int eight)
 {
-    MaskSteps found = by;
-    if (STAGED) found.key = found.second.inner_key = 1, found.inner_key = found.second.key = 0;
+    constexpr int INNER = INNER_KEYS ? INNER_KEYS : 1;
+    constexpr bool WHOLE = KEYS % INNER == 0;  // steps begin with a row of keys
+    const int own = eight * 8 + threadIdx.x % 4 * 2, t = WHOLE ? own : mask.first + own;
+    const int outer = WHOLE ? mask.first / INNER + t / INNER : t / INNER, inner = t % INNER;
+    SumPairs found = {{}, true};
+    for (int half = 0; half < 2; ++half) {
+        const M *const row = mask.rows[half], *const across = row + AT_SECOND + inner;
+        if constexpr (INNER % 2 == 0) {
+            const MaskPair each = *(const MaskPair*)across;
+            const float both = row[outer];
+            for (int side = 0; side < 2; ++side) found.of[half][side] = both + float(each.at[side]);
+        } else {
+            const bool last = inner == INNER - 1;  // the next key is in another row
+            found.of[half][0] = float(row[outer]) + float(across[0]);
+            found.of[half][1] = float(row[outer + last]) + float(last ? row[AT_SECOND] : across[1]);
+        }
+    }
     return found;
 }
