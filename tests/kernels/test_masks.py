@@ -26,7 +26,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import Array, TensorType
 from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.elementwise import Add
-from tercet.runtime.ops.movement import Tile, Transpose
+from tercet.runtime.ops.movement import Expand, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.session.model import Model
 
@@ -313,3 +313,35 @@ def test_masks_that_repeat(case: Repeated, tiled: bool, hopper: CudaBackend) -> 
     q, k, v = found.feeds.values()
     want = exact(q, k, v, np.tile(case.few, (6, 1, 1, 1)))
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[case.dtype] * np.abs(want).max())
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("given", "dims"),
+    [
+        ((6, 1, 1, 24), (6, 4, 20, 24)),
+        ((1, 4, 20, 24), (6, 4, 20, 24)),
+        ((3, 1, 20, 24), (6, 1, 20, 24)),
+    ],
+)
+def test_computed_masks_are_repeated_where_they_are_read(
+    given: tuple[int, ...], dims: tuple[int, ...], hopper: CudaBackend
+) -> None:
+    """For rows, heads or samples; those of a mask come in turn."""
+    feeds = {
+        n: normal(6, 4, rows, 32).astype(float16)
+        for n, rows in zip("qkv", (20, 24, 24), strict=True)
+    }
+    feeds["mask"] = normal(*given).astype(float16)
+    graph = Graph()
+    *heads, mask = (graph.add_input(n, TensorType(float16, x.shape)) for n, x in feeds.items())
+    times = np.array(dims) // np.array(given)
+    op, by = (Tile(), times) if given[0] == 3 else (Expand(), np.array(dims))
+    graph.set_outputs({"y": apply(graph, Attention(), *heads, apply(graph, op, mask, by))})
+    infer(graph)
+    with Model(graph, [hopper], OPTIONS, evaluate) as model:
+        y = model.run(feeds)["y"]
+        assert len([row for row in model.placement() if row.kind == "step"]) == 1
+    q, k, v, few = feeds.values()
+    want = exact(q, k, v, np.tile(few, times))
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())
