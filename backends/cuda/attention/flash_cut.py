@@ -39,7 +39,7 @@ def on_cut_keys(task: AttentionTask, target: Target) -> tuple[Launch, Launch]:
     tiles, tiles_of_keys = ceil_div(length, rows), ceil_div(task.total, KEYS)
     args = {**task.operands, **task.strides, **task.numbers, "cut": Scratch(0)}
     types = (("T", float32), ("M", float32 if mask is None else mask.dtype))
-    constants = task.constants_with(MASK_PAIRS=False)
+    constants = task.constants_with(MASK_PAIRS=task.is_sum_of_pairs)
     sizes = (("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", KEYS))
     room = target.room(resident)
     stages, shared = _staged(task, tile, 4 * rows * (size_k + 1), room)

@@ -218,7 +218,7 @@ def _on_hopper(task: AttentionTask, target: Target, shape: HopperShape) -> Launc
         args={**task.operands, **task.strides, **task.numbers, "tiles": tiles, **task.storage},
         types=(("T", float32), ("M", float32 if mask is None else mask.dtype)),
         constants=(
-            *task.constants_with(MASK_PAIRS=False),
+            *task.constants_with(MASK_PAIRS=task.is_sum_of_pairs),
             *(("SIZE_K", size_k), ("SIZE_V", size_v), ("GROUPS", shape.groups)),
             *(("KEYS", keys), ("STAGES", stages)),
             ("RESIDENT", 1 if alone else shape.resident),

@@ -354,10 +354,15 @@ class AttentionTask:
     def is_mask_of_pairs(self) -> bool:
         """Whether what the mask adds to a key and to the next one can be read at once."""
         if self.terms is not None:
-            return self.terms.are_of_pairs
+            return self.is_sum_of_pairs
         *others, of_key = self.mask_steps
         keys = 0 if self.mask is None else self.mask_pitch or self.mask.dims[-1]
         return of_key == 1 and all(step % 2 == 0 for step in (*others, keys))
+
+    @property
+    def is_sum_of_pairs(self) -> bool:
+        """The same of masks with two terms."""
+        return self.terms is not None and self.terms.are_of_pairs
 
     @property
     def outer_keys(self) -> int:

@@ -102,11 +102,11 @@ attention_f16x3_wgmma(const float* q, const float* k, const float* v, const M* m
             const int t0 = range.begin + step * KEYS;
             const Seen seen = {{row + shift, row + 8 + shift}, t0, valid, has_rows ? KEYS / 8 : 0};
             const MaskInPlace in_place = {{mask_row[0], mask_row[1]}, t0, s, of_mask};
-            const auto bias_of = [&](int eight, int side, int half) {
-                return BIASES ? biases[step % STAGES * KEYS + eight * 8 + lane % 4 * 2 + side]
-                              : in_place(eight, side, half);
+            const auto staged = [&](int eight, int side, int) {
+                return biases[step % STAGES * KEYS + eight * 8 + lane % 4 * 2 + side];
             };
-            weigh(scores, results, peak, sum, bias_of, seen, s, scale, softcap);
+            if constexpr (BIASES) weigh(scores, results, peak, sum, staged, seen, s, scale, softcap);
+            else weigh(scores, results, peak, sum, in_place, seen, s, scale, softcap);
             WeightHalves<KEYS> weights;
             weights.read(scores, [&](int eight) { return *(const float2*)(scales + KEYS + eight * 8); }, KEYS / 16);
             multiply_values(results, weights, shared_address(memory_of(VALUES, step)));
