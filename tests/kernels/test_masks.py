@@ -317,6 +317,23 @@ def test_masks_that_repeat(case: Repeated, tiled: bool, hopper: CudaBackend) -> 
 
 
 @needs_compiler
+@pytest.mark.parametrize("times", [(1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)], ids=str)
+def test_masks_that_repeat_otherwise(times: tuple[int, ...], hopper: CudaBackend) -> None:
+    """Heads, rows or keys in turn, which no kernel reads."""
+    q, k, v = (normal(2, 4, rows, 32).astype(float16) for rows in (20, 24, 24))
+    few = normal(*(n // by for n, by in zip((2, 4, 20, 24), times, strict=True))).astype(float16)
+    graph, feeds = Graph(), {"q": q, "k": k, "v": v, "mask": few}
+    *heads, mask = (graph.add_input(n, TensorType(float16, x.shape)) for n, x in feeds.items())
+    mask = apply(graph, Tile(), mask, np.array(times))
+    graph.set_outputs({"y": apply(graph, Attention(), *heads, mask)})
+    infer(graph)
+    with Model(graph, [hopper], OPTIONS, evaluate) as model:
+        y = model.run(feeds)["y"]
+    want = exact(q, k, v, np.tile(few, times))
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("given", "dims"),
     [

@@ -109,18 +109,12 @@ def choose(task: AttentionTask, target: Target) -> Shape | None:
     return None
 
 
-def cuts_keys(task: AttentionTask, shape: Shape) -> bool:
-    """Return whether a kernel of its own cuts the keys."""
-    return isinstance(shape, HopperShape) and suits(task)
-
-
 def on_halves(task: AttentionTask, target: Target, shape: Shape) -> tuple[Launch, ...]:
     """Return the launches of an attention with a shape, see `choose`."""
     if not task.has_blocks:
         task = replace(task, halves=None, plain=True)
     if isinstance(shape, HopperShape):
-        cuts = cuts_keys(task, shape)
-        return on_cut_keys(task, target) if cuts else (_on_hopper(task, target, shape),)
+        return on_cut_keys(task, target) if suits(task) else (_on_hopper(task, target, shape),)
     return _on_warps(task, target, shape)
 
 

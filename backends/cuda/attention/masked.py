@@ -104,14 +104,14 @@ def _repeated(node: Node, before: Sequence[Node], scores: Ints) -> MaskedAttenti
     axes = _layout(mask, before, scores)
     if axes is None or mask.tensor.rank != len(scores):
         return None
-    for i, (axis, size, step) in enumerate(
-        zip(axes, mask.tensor.dims, Tensor(mask).strides, strict=True)
-    ):
-        own = [each for each in axis if each[1]]
-        if own != ([(size, step)] if size > 1 else []) or (i > 0 and own not in ([], axis)):
-            return None
-        if own and axis[-1] != own[0]:
-            return None  # each sample of the mask for several adjacent ones
+    sizes = zip(mask.tensor.dims, Tensor(mask).strides, strict=True)
+    wanted = [[each] if each[0] > 1 else [] for each in sizes]
+    if [[each for each in axis if each[1]] for axis in axes] != wanted:
+        return None
+    # Samples have those of the mask in turn; along other axes it has one element, or all.
+    whole = all(axis == own or not own for axis, own in zip(axes[1:], wanted[1:], strict=True))
+    if not whole or (wanted[0] and axes[0][-1:] != wanted[0]):
+        return None
     return MaskedAttention(node, tuple(before), (mask,))
 
 
