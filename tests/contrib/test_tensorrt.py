@@ -89,6 +89,18 @@ def test_scales_that_fit_no_blocks_are_an_error() -> None:
         tercet.load(parser.parse_model(text))
 
 
+def test_weights_that_are_not_packed_yet_are_an_error_with_the_remedy() -> None:
+    """torch.onnx.export alone leaves the floats of a module that Model Optimizer has quantized."""
+    text = (
+        HEAD
+        + """g (float[4,8] w, float[1,8] s) => (float[4,8] y) {
+        y = trt.DequantizeLinear <axis = 0, block_size = 4> (w, s)
+    }"""
+    )
+    with pytest.raises(tercet.ModelError, match="is of float32; expected int4.*INT4QuantExporter"):
+        tercet.load(parser.parse_model(text))
+
+
 def test_other_plugins_are_refused_with_a_recipe() -> None:
     text = HEAD + "g (float[4] x) => (float[4] y) { y = TRT_FP4QDQ (x) }"
     with pytest.raises(tercet.UnsupportedError, match="TensorRT's plugins"):

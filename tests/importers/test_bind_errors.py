@@ -76,7 +76,18 @@ NODES: dict[str, tuple[str, type[TercetError], str]] = {
         ModelError,
         "part of a cycle: its body reads 'y', which the node itself computes",
     ),
-    "no output": ("z = Relu(x)", ModelError, "output of graph 'g'.*reads 'y', which nothing"),
+    "no output": (
+        "z = Relu(x)",
+        ModelError,
+        "output of graph 'g'.*reads 'y', which nothing computes$",
+    ),
+    "no output in a body": (
+        "c = Constant <value = bool {1}> () "
+        "y = If (c) <then_branch = t () => (float[2] u) { v = Neg(x) }, "
+        "else_branch = e () => (float[2] w) { w = Neg(x) }>",
+        ModelError,
+        "reads 'u', which nothing computes$",
+    ),
     "shapes": ("y = Add(x, k3)", ModelError, r"\(Add\): .*float32\[2\], k3: float32\[3\]"),
     "two constants": ("y = Constant <value_int = 1, value_float = 1.0> ()", ModelError, "2 attr"),
     "no constant": ("y = Constant <valu = 1> ()", ModelError, "unknown attribute 'valu'; did you"),

@@ -214,6 +214,15 @@ def test_pads_are_ignored_with_auto_pad() -> None:
     assert window(op, (5,), (3,)).pads_begin == (0,)
 
 
+def test_windows_larger_than_the_image() -> None:
+    """Only `ceil_mode` makes one of them, where the stride is beyond what is missing."""
+    pool = MaxPool(kernel_shape=(5,), strides=(3,), ceil_mode=1)
+    assert window(pool, (3,), (5,)).output == (1,)
+    for other in (replace(pool, ceil_mode=0), replace(pool, strides=(2,))):
+        with pytest.raises(ShapeError, match="a window of 5 does not fit into 3 elements"):
+            window(other, (3,), (5,))
+
+
 def test_unpooling_undoes_pooling() -> None:
     x = TensorType(float32, (1, 2, 5, "w"))
     op = MaxUnpool(kernel_shape=(2, 2), strides=(2, 2), pads=(1, 0, 0, 0))

@@ -22,10 +22,17 @@ Results = str | tuple[str | None, ...]
 
 @record
 class Kind:
-    """The dtypes of an input; inputs whose kinds share a letter have the same dtype."""
+    """The dtypes of an input; inputs whose kinds share a letter have the same dtype.
+
+    Attributes:
+        letter: of the kind.
+        dtypes: those that it has.
+        remedy: what to do about others; empty if there is nothing to say.
+    """
 
     letter: str
     dtypes: frozenset[DType]
+    remedy: str = ""
 
 
 T = Annotated[str, Kind("T", dtypes.FLOATS)]
@@ -117,7 +124,8 @@ class Contrib:
                 continue
             if dtype not in each.kind.dtypes:
                 allowed = " or ".join(sorted(map(name_of, each.kind.dtypes)))
-                return f"input {i} ({each.name}) is of {name_of(dtype)}; expected {allowed}"
+                remedy = f"; {each.kind.remedy}" if each.kind.remedy else ""
+                return f"input {i} ({each.name}) is of {name_of(dtype)}; expected {allowed}{remedy}"
             first, wanted = bound.setdefault(each.kind.letter, (each.name, dtype))
             if dtype != wanted and each.kind.letter != _FREE:
                 return (

@@ -22,6 +22,16 @@ _FLOAT8, _FLOAT4 = 448, 6
 Float8 = Annotated[str, Kind("Q", frozenset({dtypes.float8e4m3fn}))]
 Int4 = Annotated[str, Kind("Q", frozenset({dtypes.int4, dtypes.uint4}))]
 Int8 = Annotated[str, Kind("Q", frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8}))]
+#: The weights of what PyTorch exports of a quantized module are floats at first.
+Weights = Annotated[
+    str,
+    Kind(
+        "Q",
+        frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8}),
+        "weights that Model Optimizer has not packed yet: INT4QuantExporter of modelopt.onnx.export "
+        "writes them as int4",
+    ),
+]
 Exponents = Annotated[str, Kind("E", frozenset({dtypes.uint8, dtypes.float8e8m0}))]
 
 
@@ -58,7 +68,7 @@ def quantize_int4(
 @contrib("DequantizeLinear", "TRT_INT4DequantizeLinear", domain=TENSORRT)
 def dequantize_integers(
     b: NodeBuilder,
-    x: Int8,
+    x: Weights,
     scale: T,
     zero_point: Int8 | None = None,
     *,

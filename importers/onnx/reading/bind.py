@@ -178,19 +178,22 @@ class _Binder:
             scope.define(name, self._find(formal, inner, f"output of {function.where}"))
 
     def _find(self, name: str, scope: Scope, where: str) -> Value:
-        value = self._find_optional(name, scope, where)
+        """Return an output, which is no weight."""
+        value = self._find_optional(name, scope, where, may_be_weight=False)
         if value is None:
             raise self._source.error(
                 f"wants '{name}', which the function's caller leaves out", where
             )
         return value
 
-    def _find_optional(self, name: str, scope: Scope, where: str) -> Value | None:
+    def _find_optional(
+        self, name: str, scope: Scope, where: str, *, may_be_weight: bool = True
+    ) -> Value | None:
         try:
             return scope.find(name)
         except KeyError:
             hint = did_you_mean(name, scope.visible()[:1000])
-            if not hint and not self._has_initializers:
+            if not hint and may_be_weight and not self._has_initializers:
                 hint = (
                     "; the file has no initializers, as if it was written without its weights: "
                     "export it with them (PyTorch: without export_params=False, "
