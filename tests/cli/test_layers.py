@@ -115,6 +115,27 @@ def test_bfloat16_on_onnxruntime(dtype: str) -> None:
     assert api.compare_layers(model, runners[::-1]).ok
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    ["float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "int4", "uint4"],
+)
+def test_narrow_types_on_onnxruntime(dtype: str) -> None:
+    """An odd number of them, and none; whole numbers, as onnxruntime rounds where ONNX cuts off."""
+    model = parse_model(f"""<ir_version: 10, opset_import: ["" : 21]>
+        g ({dtype}[3,5] x, {dtype}[0] nothing, float[3,5] f)
+            => ({dtype}[3,5] y, float[3,5] z, float[0] n) {{
+            size = Abs(f)
+            whole = Round(size)
+            y = CastLike(whole, x)
+            z = Cast <to = 1> (x)
+            n = Cast <to = 1> (nothing)
+        }}""")
+    runners = ["onnxruntime", "numpy"]
+    assert api.compare(model, runners, repeat=2).ok
+    assert api.compare_layers(model, runners).ok
+    assert api.compare_layers(model, runners[::-1]).ok
+
+
 def test_two_files(tercet: Tercet, edited: Path) -> None:
     done = tercet("compare", "classifier.onnx", "--layers", "-b", "numpy", "--other", edited)
     assert done.code == 1

@@ -27,10 +27,20 @@ from typing import IO, Any, NoReturn
 #: Arrays of more bytes than this travel in a file, which the receiver maps into its memory.
 _LARGE = 1 << 22
 _ALIGNMENT = 64
-#: The only type whose elements onnxruntime gives as bytes; it refuses others that numpy lacks.
-_FLOAT8 = "tensor(float8e4m3fn)"
-#: A type that it takes and gives by its address, and ONNX's number of it.
-_BFLOAT16, _NUMBER = "tensor(bfloat16)", 16
+#: Types that numpy lacks, which onnxruntime takes and gives by their address: ONNX's number of each
+#: and its name in ml_dtypes.
+_NUMBERS = {
+    16: "bfloat16",
+    17: "float8_e4m3fn",
+    18: "float8_e4m3fnuz",
+    19: "float8_e5m2",
+    20: "float8_e5m2fnuz",
+    21: "uint4",
+    22: "int4",
+}
+_BY_NAME = {name: number for number, name in _NUMBERS.items()}
+#: The same by onnxruntime's names.
+_BY_ADDRESS = {f"tensor({name.replace('_', '')})" for name in _BY_NAME}
 #: Which process Linux ends first when memory runs out.
 _FIRST_TO_END = "1000"
 
@@ -79,19 +89,19 @@ class Session:
         self.outputs: list[str] = [output.name for output in self._session.get_outputs()]
         self._types = {output.name: output.type for output in self._session.get_outputs()}
         self.providers: list[str] = self._session.get_providers()
-        self._takes_bfloat16 = any(each.type == _BFLOAT16 for each in self._session.get_inputs())
+        inputs = self._session.get_inputs()
+        self._takes_addresses = any(each.type in _BY_ADDRESS for each in inputs)
         self._run: Any = self._session.run
         self._last: tuple[list[str], dict[str, Any]] = ([], {})
 
     def run(self, feeds: Mapping[str, Any], wanted: Sequence[str]) -> list[Any]:
         """Return outputs in the order of their names, which may recur."""
-        if self._takes_bfloat16 or any(self._types[name] == _BFLOAT16 for name in wanted):
+        if self._takes_addresses or any(self._types[name] in _BY_ADDRESS for name in wanted):
             self._run = self._session.run_with_ort_values
             self._last = list(wanted), {name: _given(data) for name, data in feeds.items()}
             return list(map(_taken, self._run(*self._last)))
         self._run, self._last = self._session.run, (list(wanted), dict(feeds))
-        found = self._run(*self._last)
-        return [_typed(data, self._types[name]) for name, data in zip(wanted, found, strict=True)]
+        return self._run(*self._last)
 
     def repeat(self) -> None:
         """Run once more on the same inputs, and drop the results."""
@@ -99,28 +109,35 @@ class Session:
 
 
 def _given(data: Any) -> Any:
-    """Return an array as onnxruntime's value, also of bfloat16."""
+    """Return an array as onnxruntime's value, also of a type that numpy lacks."""
     make = import_module("onnxruntime").OrtValue
-    if data.dtype.name != "bfloat16":
+    number = _BY_NAME.get(data.dtype.name)
+    if number is None:
         return make.ortvalue_from_numpy(data)
     numpy = import_module("numpy")
-    bits = numpy.ascontiguousarray(data).view(numpy.uint16).reshape(data.shape)
-    return make.ortvalue_from_numpy_with_onnx_type(bits, _NUMBER)
+    bits = numpy.ascontiguousarray(data).view(f"u{data.itemsize}").reshape(data.shape)
+    if _NUMBERS[number].endswith("int4"):  # two in each byte of the first half
+        pairs = numpy.append(bits.ravel() & 15, numpy.uint8(0))
+        packed = pairs[:-1:2] | pairs[1::2][: (bits.size + 1) // 2] << 4
+        bits = numpy.resize(packed, bits.shape) if bits.size else bits
+    return make.ortvalue_from_numpy_with_onnx_type(bits, number)
 
 
 def _taken(value: Any) -> Any:
-    """Return onnxruntime's value as an array, also of bfloat16."""
-    if value.element_type() != _NUMBER:
+    """Return onnxruntime's value as an array, also of a type that numpy lacks."""
+    name = _NUMBERS.get(value.element_type())
+    if name is None:
         return value.numpy()
-    size = value.tensor_size_in_bytes()
-    bits = ctypes.string_at(value.data_ptr(), size) if size else b""
-    dtype = import_module("ml_dtypes").bfloat16
-    return import_module("numpy").frombuffer(bytearray(bits), dtype).reshape(value.shape())
-
-
-def _typed(data: Any, type_: str) -> Any:
-    """Return an output as what it is."""
-    return data.view(import_module("ml_dtypes").float8_e4m3fn) if type_ == _FLOAT8 else data
+    numpy = import_module("numpy")
+    nbytes = value.tensor_size_in_bytes()
+    bits = ctypes.string_at(value.data_ptr(), nbytes) if nbytes else b""
+    dtype = getattr(import_module("ml_dtypes"), name)
+    if not name.endswith("int4"):
+        return numpy.frombuffer(bytearray(bits), dtype).reshape(value.shape())
+    packed = numpy.frombuffer(bits, numpy.uint8)
+    halves = numpy.stack((packed & 15, packed >> 4), 1).ravel()
+    signed = halves.astype(numpy.int8) - 16 * (halves > 7) if name == "int4" else halves
+    return signed[: numpy.prod(value.shape(), dtype=int)].astype(dtype).reshape(value.shape())
 
 
 class Channel:
