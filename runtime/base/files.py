@@ -34,8 +34,12 @@ def replacing(path: Path, *, mode: int = 0o666) -> Generator[BinaryIO]:
         OSError: it cannot be written; no partial file is left.
     """
     if _is_special(path):
-        with path.open("wb") as stream:
-            yield stream
+        try:
+            with path.open("wb") as stream:
+                yield stream
+        except OSError as error:
+            error.filename = error.filename or str(path)
+            raise
         return
     draft = path.with_name(f".{token_hex(8)}.part")
     try:

@@ -335,11 +335,19 @@ def inspect(
             timeout=common.timeout,
             say=say,
         )
-    if ir is not None and found.passes is not None:
-        write_texts(ir, found.passes.texts)
-    if graph is not None and found.graph is not None:
-        write_graph(graph, found.graph, str(model))
-    show(found, lambda console, each: show_inspection(console, each, diff=diff), json=common.json)
+
+    def write() -> None:
+        if ir is not None and found.passes is not None:
+            write_texts(ir, found.passes.texts)
+        if graph is not None and found.graph is not None:
+            write_graph(graph, found.graph, str(model))
+
+    show(
+        found,
+        lambda console, each: show_inspection(console, each, diff=diff),
+        json=common.json,
+        write=write,
+    )
 
 
 def _inspect_algorithms(

@@ -95,9 +95,8 @@ def conformance(
             jobs=jobs,
             tell=tell,
         )
-    if write is not None:
-        write_page(write, found)
-    show(found, show_report, json=json)
+    page = None if write is None else lambda: write_page(write, found)
+    show(found, show_report, json=json, write=page)
     raise typer.Exit(0 if found.ok else 1)
 
 

@@ -201,9 +201,12 @@ def profile(
             say=say,
             **options.as_options(),
         )
-    if trace is not None:
-        write_trace(found, trace)
-    show(found, lambda c, f: show_profile(c, f, top), json=common.json)
+    show(
+        found,
+        lambda c, f: show_profile(c, f, top),
+        json=common.json,
+        write=None if trace is None else lambda: write_trace(found, trace),
+    )
     raise typer.Exit(exit_code(True, found.stopped))
 
 

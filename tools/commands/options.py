@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from errno import EACCES, EISDIR, ENOENT, ENOTDIR
 from pathlib import Path
 from typing import Annotated, Any
@@ -418,13 +419,36 @@ def exit_code(ok: bool, stopped: str) -> int:
     return 1 if not ok else TimeLimitError.exit_code if stopped else 0
 
 
-def show(found: Any, view: Any, *, json: bool) -> None:
-    """Print a result: as JSON, or with its view."""
+def show(found: Any, view: Any, *, json: bool, write: Callable[[], object] | None = None) -> None:
+    """Write the files of a result, and print it: as JSON, or with its view.
+
+    Args:
+        found: the result.
+        view: prints it on a console.
+        json: whether to print JSON.
+        write: writes the files; the result is printed though they cannot be.
+
+    Raises:
+        OSError: a file cannot be written.
+        Unwritten: likewise, with what is to be printed as JSON together with the error.
+    """
     from ..common.console import open_console, print_json
+    from ..common.failures import Unwritten
     from ..common.warned import HEARD
 
+    failed = None
+    try:
+        if write is not None:
+            write()
+    except OSError as error:
+        failed = error
     console = open_console()
-    if json:
-        print_json(console, {**found.to_dict(), "warnings": HEARD.to_list()})
-    else:
+    if not json:
         view(console, found)
+        if failed is not None:
+            raise failed
+        return
+    results = {**found.to_dict(), "warnings": HEARD.to_list()}
+    if failed is not None:
+        raise Unwritten(results) from failed
+    print_json(console, results)

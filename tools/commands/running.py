@@ -179,9 +179,12 @@ def run(
             freeze=reading.frozen,
             timeout=common.timeout,
         )
-    if save is not None:
-        write_archive(save, flat(found.outputs))
-    show(found, show_run, json=common.json)
+    show(
+        found,
+        show_run,
+        json=common.json,
+        write=None if save is None else lambda: write_archive(save, flat(found.outputs)),
+    )
     raise typer.Exit(exit_code(True, found.stopped))
 
 
@@ -253,9 +256,12 @@ def compare(
             say=say,
             **chosen,
         )
-    if save is not None:
-        found.save(save)
-    show(found, lambda console, each: show_comparison(console, each, stats=stats), json=common.json)
+    show(
+        found,
+        lambda console, each: show_comparison(console, each, stats=stats),
+        json=common.json,
+        write=None if save is None else lambda: found.save(save),
+    )
     raise typer.Exit(found.exit_code)
 
 
@@ -342,11 +348,14 @@ def bisect(
             say=say,
             **chosen,
         )
-    if reduce is not None and found.reduced is not None:
-        names = found.reference, found.runner
-        said = {name: value for name, value in chosen.items() if value}
-        write_reduced(found.reduced, reduce, model=str(model), runners=names, options=said)
-    show(found, show_bisection, json=common.json)
+
+    def write() -> None:
+        if reduce is not None and found.reduced is not None:
+            names = found.reference, found.runner
+            said = {name: value for name, value in chosen.items() if value}
+            write_reduced(found.reduced, reduce, model=str(model), runners=names, options=said)
+
+    show(found, show_bisection, json=common.json, write=write)
     raise typer.Exit(found.exit_code)
 
 
@@ -384,7 +393,6 @@ def _find_kept(
         kept = keep_float32(
             model, tolerance, half, backend, given, timeout=common.timeout, say=say, **chosen
         )
-    if save is not None:
-        kept.save(save)
-    show(kept, show_kept, json=common.json)
+    write = None if save is None else lambda: kept.save(save)
+    show(kept, show_kept, json=common.json, write=write)
     raise typer.Exit(exit_code(kept.ok, kept.stopped))

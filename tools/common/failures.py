@@ -1,7 +1,7 @@
 """Failed commands: one message, and an exit code by kind.
 
 With --json the message is also a JSON object on standard output: ``{"error": {"type", "message",
-"exit_code", ...}}``.
+"exit_code", ...}}``, with the results beside it if only their files could not be written.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 import typer
@@ -35,6 +35,18 @@ from .ended import RunnerEnded
 INTERNAL, INTERRUPTED, CLOSED_PIPE = 9, 130, 141
 
 
+class Unwritten(Exception):
+    """Files of a result cannot be written, for an OSError that is the cause.
+
+    Attributes:
+        results: the result, for JSON.
+    """
+
+    def __init__(self, results: Mapping[str, Any]) -> None:
+        super().__init__("files of a result cannot be written")
+        self.results = results
+
+
 def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
     """Print how a command failed, and return the exit code.
 
@@ -46,6 +58,9 @@ def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
     if is_closed_pipe(error):
         _discard_output()
         return CLOSED_PIPE
+    results: Mapping[str, Any] = {}
+    if isinstance(error, Unwritten) and error.__cause__ is not None:
+        results, error = error.results, error.__cause__
     code, text = _judged(error)
     try:
         if debug:
@@ -53,7 +68,10 @@ def end_of(error: BaseException, *, debug: bool, json: bool) -> int:
             typer.echo(printable(trace, "\n\t"), sys.stderr, nl=False)
         _print(error, text, code)
         if json:
-            typer.echo(json_text.dumps({"error": _described(error, text, code)}, indent=2))
+            from .console import finite
+
+            found = finite({**results, "error": _described(error, text, code)})
+            typer.echo(json_text.dumps(found, indent=2))
     except OSError:  # nobody can read it, or the disk is full, which may be the error itself
         _discard_output()
     return code
