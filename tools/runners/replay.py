@@ -120,6 +120,8 @@ class BackendPlayer:
 
     def _loaded(self, graph: Graph) -> Model:
         options = replace(self.options, stop_at=0, max_plans=1)
+        if not all(backends.is_own(each.name) for each in self.backends):
+            graph = with_own_constants(graph)
         return Model(graph, self.backends, options, evaluate)
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
@@ -337,6 +339,15 @@ def are_own(*players: Player) -> bool:
 def run_all(player: Player, graph: Graph, feeds: Values) -> dict[str, HostValue]:
     """Return all values that a graph computes, by name, and its inputs."""
     return {**feeds, **player.run(with_all_outputs(graph), feeds)}
+
+
+def with_own_constants(graph: Graph) -> Graph:
+    """Return a copy whose constants are copies, which native code may write to."""
+    own = graph.clone()
+    for value in (value for each in own.graphs() for value in each.values.values()):
+        if value.data is not None:
+            value.fix(value.data.copy())
+    return own
 
 
 def with_all_outputs(graph: Graph) -> Graph:
