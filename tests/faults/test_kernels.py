@@ -175,6 +175,17 @@ def sometimes() -> Damage:
     return damage
 
 
+def rarely() -> Damage:
+    """As a race is lost: in the ninth run, and each ninth after it."""
+    runs = count(1)
+
+    def damage(data: Array) -> None:
+        if next(runs) % 9 == 0:
+            last_element(data)
+
+    return damage
+
+
 @pytest.mark.parametrize("damage", [of_the_last_run, not_reset, sometimes])
 @pytest.mark.parametrize("order", [("numpy", "faulty"), ("faulty", "numpy")])
 def test_a_fault_of_later_runs_is_seen(
@@ -304,6 +315,29 @@ def test_it_is_found_by_bisection(damage: Callable[[], Damage]) -> None:
     found = bisect(network("transformer"), runners, inputs_of("transformer"))
     assert (found.fault, found.nodes, found.verdict) == ("later", ("norm",), "MISMATCH")
     assert "WRONG on faulty after the first run: norm" in str(found)
+
+
+@pytest.mark.parametrize("value", [[3.0], [2.0, -1.0, 2.0]])
+def test_other_inputs_are_others_where_their_order_says_nothing(value: list[float]) -> None:
+    """As a step has whose input is one number, though the model's are many."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 21]>
+        g (float[n] x) => (float[n] y) { [power] y = Exp (x) }"""
+    )
+    runners = ["numpy", player({"power"}, of_the_first_run())]
+    feeds = {"x": np.array(value, np.float32)}
+    found = compare_layers(model, runners, feeds, runs=2)
+    assert [layer.nodes for layer in found.layers if layer.repeatable is False] == [("power",)]
+
+
+def test_more_runs_find_by_bisection_what_is_rare() -> None:
+    """One run of nine is wrong, and the first five are right."""
+    runners = ["numpy", player({"norm"}, rarely())]
+    model, feeds = network("transformer"), inputs_of("transformer")
+    assert bisect(model, runners, feeds).fault == "none"
+    runners = ["numpy", player({"norm"}, rarely())]
+    found = bisect(model, runners, feeds, runs=20)
+    assert (found.fault, found.nodes, found.verdict) == ("later", ("norm",), "MISMATCH")
 
 
 def test_cumulative_mode_shows_where_a_fault_begins() -> None:

@@ -147,6 +147,7 @@ def bisect(
     fallback: str | None = None,
     precision: str = "float32",
     passes: PassList | None = None,
+    runs: int = 2,
     reduce: bool = True,
     freeze: Mapping[str, Any] | None = None,
     operators: Operators | None = None,
@@ -172,6 +173,8 @@ def bisect(
         fallback: backend for nodes that a tercet backend declines.
         precision: compute precision of float32 tensors on the runner, on which the bounds depend.
         passes: passes to use instead of the default ones.
+        runs: how often to have a backend run what is right the first time, before it does so
+            after other inputs.
         reduce: whether to look for the smallest wrong part of the model.
         freeze: arrays by name for inputs that become constants, for all runners; see `tercet.load`.
         operators: custom operators; see `tercet.load`.
@@ -199,7 +202,7 @@ def bisect(
     reference, runner = open_players(chosen, settings, same=True)
     wanted = settled(Options(**{"precision": precision, **options}), runner.name)
     feeds = Inputs({}, {})
-    trial = _Trial(reference, runner, wanted, passes or PassList())
+    trial = _Trial(reference, runner, wanted, passes or PassList(), runs)
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, trial.say),
@@ -224,8 +227,6 @@ def bisect(
     )
 
 
-#: How often the optimised graph runs before it does so after other inputs.
-RUNS = 2
 #: Nodes that run as one step.
 Step = tuple[Node, ...]
 
@@ -234,10 +235,15 @@ class _Trial:
     """Runs variants of one model and tells whether each is wrong."""
 
     def __init__(
-        self, reference: Player, runner: Player, options: Options, passes: PassList
+        self,
+        reference: Player,
+        runner: Player,
+        options: Options,
+        passes: PassList,
+        repeats: int,
     ) -> None:
         self._reference, self._runner = reference, runner
-        self._options, self._passes = options, passes
+        self._options, self._passes, self._repeats = options, passes, repeats
         self.say: Say = silent
         names = reference.name, runner.name
         self.found = Bisection("", *names, Inputs({}, {}), "unknown")
@@ -390,7 +396,7 @@ class _Trial:
         if any(map(draws, graph.nodes)) or not isinstance(runner, BackendPlayer):
             return
         self.say(f"{runner.name}: the optimised graph again, and after other inputs")
-        first, *again = runner.run_repeatedly(graph, feeds, RUNS)
+        first, *again = runner.run_repeatedly(graph, feeds, self._repeats)
         self.runs += len(again)
         judged = [(findings(each), is_repeated(first, each)) for each in again]
         doubtful = (found for found, same in judged if not same and not all(f.ok for f in found))
@@ -398,7 +404,8 @@ class _Trial:
         if late is None:
             return
         values = run_all(self._reference, graph, feeds)
-        match = LayerMatcher((self._reference, runner), graph, values, runs=RUNS, say=self.say)
+        sides = self._reference, runner
+        match = LayerMatcher(sides, graph, values, runs=self._repeats, say=self.say)
         layers = match.alone(graph, runner.units(graph))
         unlike = (layer for layer in layers if layer.repeatable is False)
         names = dict.fromkeys(name for layer in unlike for name in layer.nodes)

@@ -295,6 +295,14 @@ def bisect(
     ] = None,
     options: RunOptions,
     inputs: DecoderInputOptions,
+    runs: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Run what is right the first time N times, to find a fault of chance.",
+            min=1,
+        ),
+    ] = 2,
     reduce: Annotated[
         Path | None,
         written_folder("Write the smallest failing subgraph and a script there."),
@@ -342,6 +350,7 @@ def bisect(
             model,
             backends,
             given,
+            runs=runs,
             allow_inconclusive=allow,
             runner_timeout=runner_timeout,
             timeout=common.timeout,
