@@ -37,7 +37,7 @@ class Scribbler(FaultyBackend):
     def _scribble(self, data: Array) -> None:
         for constant in self._constants:
             there = (ctypes.c_char * constant.nbytes).from_address(constant.ctypes.data)
-            floats = np.frombuffer(there, constant.dtype)
+            floats = np.frombuffer(memoryview(there), constant.dtype)
             floats *= floats.dtype.type(1.5)
 
 

@@ -69,6 +69,20 @@ g (float[4] x) => (float[4] y)
 }"""
 
 
+def test_nodes_that_give_sequences_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def along_rows(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
+        return [node.change(attributes={**node.attributes, "axis": 0})]
+
+    monkeypatch.setitem(UPGRADES, ("", "SplitToSequence"), (12, along_rows))
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 11]>
+        g (float[2,2] x) => (float[m,n] y) {
+            [cut] s = SplitToSequence <axis = 1> (x)
+            [joined] y = ConcatFromSequence <axis = 0> (s)
+        }""")
+    found = compare_layers(proto, ["numpy", "onnxruntime"])
+    assert found.imported_in == "cut"
+
+
 def test_a_change_that_rounding_might_explain_is_inconclusive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -140,8 +140,12 @@ def _first_changed(
     except (LimitError, UnsupportedError, RunnerEnded):
         return ""
     judge = Judge(every, feeds, "float32", own=False)
-    wrong = {each.agreement.output for each in judge.findings(wanted, found) if not each.ok}
-    node = next((made[name].producer for name in names if name in wrong), None)
+    wrong = [each.agreement.output for each in judge.findings(wanted, found) if not each.ok]
+
+    def is_wrong(name: str) -> bool:
+        return any(each == name or each.startswith(f"{name}[") for each in wrong)
+
+    node = next((made[name].producer for name in names if is_wrong(name)), None)
     return "" if node is None else ", ".join(node.origin or (node.name,))
 
 
