@@ -118,7 +118,22 @@ class Concat(Op):
         return combine(result, lambda arrays: np.concatenate(arrays, axis), *tensors)
 
 
-def adds_nothing(empty: Dims, full: Dims, axis: int) -> bool:
+def that_add_nothing(shapes: Sequence[Dims | None], axis: int) -> list[bool]:
+    """Return which tensors of a Concat have no elements, and sizes that do not fit the others.
+
+    Args:
+        shapes: of its inputs; None if unknown.
+        axis: its attribute.
+    """
+    known = [shape for shape in shapes if shape is not None]
+    full = next((shape for shape in known if 0 not in shape), None)
+    return [
+        not (shape is None or full is None) and 0 in shape and _adds_nothing(shape, full, axis)
+        for shape in shapes
+    ]
+
+
+def _adds_nothing(empty: Dims, full: Dims, axis: int) -> bool:
     """Whether a tensor without elements can neither be joined with another nor make it longer."""
     if len(empty) != len(full):
         return True

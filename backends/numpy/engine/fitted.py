@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....runtime.ir.types import HostValue
-from ....runtime.ops.movement import adds_nothing
+from ....runtime.ops.movement import that_add_nothing
 
 
 def fitted(values: Sequence[HostValue], axis: int) -> Sequence[HostValue]:
@@ -16,11 +16,10 @@ def fitted(values: Sequence[HostValue], axis: int) -> Sequence[HostValue]:
     Some are results of a Loop without iterations, of which only the number of axes is known.
     """
     arrays = [data for data in values if isinstance(data, np.ndarray)]
-    full = next((data.shape for data in arrays if data.size), None)
-    if full is None or len(arrays) < len(values):
+    nothing = that_add_nothing([data.shape for data in arrays], axis)
+    if len(arrays) < len(values) or not any(nothing):
         return values
-    fitting = [size if i != axis % len(full) else 0 for i, size in enumerate(full)]
+    fitting = next(data for data in arrays if data.size).take([], axis)
     return [
-        data if data.size or not adds_nothing(data.shape, full, axis) else data.reshape(fitting)
-        for data in arrays
+        fitting if is_nothing else data for data, is_nothing in zip(arrays, nothing, strict=True)
     ]

@@ -28,8 +28,8 @@ Weights = Annotated[
     Kind(
         "Q",
         frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8}),
-        "weights that Model Optimizer has not packed yet: INT4QuantExporter of modelopt.onnx.export "
-        "writes them as int4",
+        "weights that Model Optimizer has not packed yet: INT4QuantExporter of "
+        "modelopt.onnx.export writes them as int4",
     ),
 ]
 Exponents = Annotated[str, Kind("E", frozenset({dtypes.uint8, dtypes.float8e8m0}))]

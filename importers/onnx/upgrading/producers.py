@@ -8,7 +8,7 @@ import numpy as np
 
 from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
 from ....runtime.ir.types import TensorType
-from ....runtime.ops.movement import adds_nothing
+from ....runtime.ops.movement import that_add_nothing
 from ..source.raw import RawNode
 from .rewrite import NodeSite, dtype_of, integers, made, rank_of, without
 
@@ -77,15 +77,11 @@ def empty_operands(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """
     types = [site.type_of(name) if name else None for name in node.inputs]
     shapes = [each.shape if isinstance(each, TensorType) else None for each in types]
-    full = next((shape for shape in shapes if shape is not None and 0 not in shape), None)
     axis = node.attributes.get("axis")
-    if full is None or not isinstance(axis, int):
+    if not isinstance(axis, int):
         return [node]
-    kept = [
-        name
-        for name, shape in zip(node.inputs, shapes, strict=True)
-        if shape is None or 0 not in shape or not adds_nothing(shape, full, axis)
-    ]
+    nothing = that_add_nothing(shapes, axis)
+    kept = [name for name, is_nothing in zip(node.inputs, nothing, strict=True) if not is_nothing]
     return [node.change(inputs=tuple(kept))]
 
 
