@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -35,6 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 PAGES = TEXT + (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^\$ tercet (.*?)(?: +#.*)?$", PAGES, re.MULTILINE)
+SCHEMA = json.loads((ROOT / "docs" / "json.schema.json").read_text(encoding="utf-8"))
+#: Options with which a command prints something else.
+OTHERS = ("--layers", "--tolerance", "--algorithms", "--diff", "--show-space")
 #: A command in a line of code, perhaps run by another program, or in a text.
 _COMMAND = r"(?:^(?:    |\$ )(?:[^#\n]* )?|`)tercet ([a-z]+)((?: [^#`\n]*)?)"
 NAMING = sorted(
@@ -118,6 +122,8 @@ def test_examples_run(tercet: Tercet, command: str) -> None:
     else:
         assert done.code == 0, done.err
         assert done.out
+        if "--json" in command:
+            check_schema(command, done.json)
 
 
 #: Calls in Python, as docs/cli.md has them in the text.
@@ -223,6 +229,51 @@ def fields(data: Any) -> set[str]:
     return deeper | (set() if set(data) <= {"cpu", "cuda:0"} else set(data))
 
 
+def check_schema(command: str, found: Any, name: str = "") -> None:
+    """Compare what a command has printed with the schema of its name."""
+    words = command.split()
+    name = name or " ".join(words[:1] + [word for word in words if word in OTHERS])
+    assert name in SCHEMA["$defs"]
+    where = f"#/$defs/{name.replace(' ', '%20')}"
+    jsonschema.Draft202012Validator({**SCHEMA, "$ref": where}).validate(found)
+
+
+def test_a_field_that_the_schema_lacks_does_not_pass() -> None:
+    found = {"error": {"type": "InputError", "message": "no", "notes": [], "exit_code": 2}}
+    check_schema("run", found, "error")
+    with pytest.raises(jsonschema.ValidationError, match="'code' was unexpected"):
+        check_schema("run", {**found, "code": 2}, "error")
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize(
+    "command", ["run no.onnx", "run x.npy", "inspect model.onnx --placment", "run model.onnx -b no"]
+)
+def test_errors_are_as_their_schema_says(tercet: Tercet, command: str) -> None:
+    check_schema(command, tercet(*command.split(), "--json").json, "error")
+
+
+@pytest.mark.usefixtures("examples")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "bisect model.onnx -b numpy -b onnxruntime",
+        "compare model.onnx -b numpy -b onnxruntime -b onnx.reference --stats --repeat 1",
+        "compare model.onnx --layers -b numpy -b onnxruntime -b onnx.reference",
+        "compress model.onnx small.onnx --sparsity 0.5 --min-elements 100",
+        "extract model.onnx part.onnx --outputs r",
+        "generate llama/model.onnx --ids 0,5 --max-new-tokens 2",
+        "inspect model.onnx --algorithms --target sm_90a",
+        "inspect model.onnx --placement cuda --target sm_90a --memory --lint",
+        "simplify model.onnx small.onnx",
+        "tune model.onnx --show-space",
+    ],
+)
+def test_json_is_as_its_schema_says(tercet: Tercet, command: str) -> None:
+    """So are the examples of the pages, and all whose fields are looked for."""
+    check_schema(command, tercet(*command.split(), "--json").json)
+
+
 @pytest.mark.usefixtures("examples")
 @pytest.mark.parametrize(
     "command",
@@ -243,6 +294,7 @@ def fields(data: Any) -> set[str]:
 )
 def test_every_field_of_json_is_named(tercet: Tercet, command: str) -> None:
     done = tercet(*command.split(), "--json")
+    check_schema(command, done.json)
     section = TEXT.split(f"\n## tercet {command.split()[0]}\n")[1].split("\n## ")[0]
     inputs = {"name", "dtype", "shape", "origin"}
     layers = {"before", "after", "number", "text", "index", "found", "reference"}

@@ -184,6 +184,7 @@ class Agreement:
             "misplaced": self.misplaced,
             "first_misplaced": place(self.first_misplaced),
             "reason": self.reason,
+            "excess": self.excess,
             "differences": None if self.differences is None else self.differences.to_dict(),
         }
 
