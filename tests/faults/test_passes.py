@@ -202,6 +202,21 @@ def test_found(planted: Planted) -> None:
     assert len(found.reduced.nodes) <= 8
 
 
+def test_parts_on_which_a_wrong_pass_fails_are_left_out() -> None:
+    """Whatever it raises: the rewrite is known by then."""
+
+    def rewrite(graph: Graph) -> str:
+        if sum(node.kind == "Conv" for node in graph.nodes) < 2:
+            raise ValueError("not an error of tercet's")
+        return bypass("Relu")(graph)
+
+    passes = added(rewrite, "merge_duplicates")
+    found = bisect(network("squeezenet"), None, inputs_of("squeezenet"), passes=passes)
+    assert found.rewrite is not None
+    assert found.rewrite.name == "wrong"
+    assert found.reduced is not None
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_alarm(name: str) -> None:
     found = bisect(network(name), None, inputs_of(name))

@@ -21,7 +21,7 @@ from ...api import Loadable, Operators, load
 from ...arguments import freezing, in_data_dir, public
 from ...backends import settled
 from ...runtime.base.arguments import instance, optional
-from ...runtime.errors import TercetError, UsageError
+from ...runtime.errors import FAILURES, TercetError, UsageError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
@@ -430,7 +430,7 @@ class _Trial:
                 theirs = self._runner.run(prepared(part, feeds, chosen, self._passes), feeds)
             except RunnerEnded:
                 return crashes
-            except TercetError:
+            except (TercetError, *FAILURES):  # passes that are wrong may fail on what they made
                 return False
             if crashes:
                 return False
