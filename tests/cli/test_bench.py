@@ -193,7 +193,7 @@ def test_that_no_runner_can_run_a_model_is_an_error(
     def refusing(*_: Any) -> None:
         raise UnsupportedError("no such hardware")
 
-    monkeypatch.setattr("tercet.tools.bench.bench.open_runner", refusing)
+    monkeypatch.setattr("tercet.tools.bench.bench_series.open_runner", refusing)
     for named in ((), ("-b", "numpy")):
         done = tercet("bench", "classifier.onnx", *named, *QUICK)
         assert (done.code, "no such hardware" in done.err) == (3, True)
@@ -451,7 +451,7 @@ def test_a_wrong_result_is_a_complaint(
         monkeypatch.setattr(runner, "run", shifted)
         return runner
 
-    monkeypatch.setattr("tercet.tools.bench.bench.open_runner", planted)
+    monkeypatch.setattr("tercet.tools.bench.bench_series.open_runner", planted)
     found = measured()
     assert ([each.verdict for each in found.cases], found.ok) == (["MISMATCH"], False)
     assert f"on numpy, batch 1, {precision}: output 'scores'" in found.complaints[0]

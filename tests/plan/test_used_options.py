@@ -22,7 +22,7 @@ from tercet.backends.numpy import NumpyBackend
 from tercet.backends.options import PARTIAL, TF32
 from tercet.runtime.errors import UsageError
 from tercet.runtime.options import Options
-from tercet.tools.bench import bench
+from tercet.tools.bench import bench_series
 from tercet.tools.verdict.error_bounds import Judge
 
 ROOT = Path(__file__).parents[2]
@@ -120,8 +120,8 @@ def test_what_is_float32_is_judged_as_float32(monkeypatch: pytest.MonkeyPatch) -
         judged.append(given[-1])
         return Judge(*given)
 
-    monkeypatch.setattr(bench, "Judge", judge)
-    bench.bench(MODEL, ["numpy"], precision="tf32", duration=0.01, warm_up=0)
+    monkeypatch.setattr(bench_series, "Judge", judge)
+    tercet.bench(MODEL, ["numpy"], precision="tf32", duration=0.01, warm_up=0)
     assert judged == ["float32"]
 
 
