@@ -16,6 +16,7 @@ from ..runners.replay import Player, are_own, feeds_of, part_of, run_all, with_a
 from ..verdict.drawn import draws
 from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
+from .conversions import with_conversions
 
 #: Number of samples of a whole graph, which may take long, and whose tensors are all kept.
 SAMPLES = 3
@@ -183,6 +184,7 @@ class LayerMatcher:
         ours, given = self._counterpart(graph, part, feeds)
         judge = Judge(ours, given, self._runner.precision, own=are_own(*self._players))
         findings = judge.findings(wanted, found)
+        findings = with_conversions(nodes, findings, self._values, found)
         if any(finding.verdict == "wrong" for finding in findings):
             findings = self._unless_alone(judge, findings, found, ours, given)
         return self._judged(number, nodes, findings, unlike, part.outputs)
