@@ -12,11 +12,15 @@ from tercet.tools.verdict.error_bounds import Judge
 from tercet.tools.verdict.rounding import Evidence, rule_floats
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("overflow", [False, True])
 @pytest.mark.parametrize("arithmetic", ["tf32", "float16", "bfloat16"])
-def test_a_bias_is_no_rounding(arithmetic: str) -> None:
+def test_a_bias_is_no_rounding(arithmetic: str, overflow: bool) -> None:
     """No element differs by more than noise moves it, but all of them to one side."""
     rng = np.random.default_rng(0)
     exact = rng.uniform(0.5, 1, (40, 50))
+    if overflow:
+        exact[3, 4] = np.inf
     fair = [exact + 1e-4 * rng.uniform(-1, 1, exact.shape) for _ in range(12)]
     rough = [exact + 4e-4 * rng.uniform(-1, 1, exact.shape) for _ in range(12)]
     evidence = Evidence(exact, rough, fair, arithmetic, 1e-38, jumps=False)

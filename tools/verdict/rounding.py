@@ -18,7 +18,7 @@ from ...runtime.ir.dtypes import DType
 from ...runtime.ir.types import Array
 from .agreement import Word, tolerance_for
 from .operators import BITS, SMALLEST
-from .spread import SLACK, RoundingSpread, distance, slices
+from .spread import SLACK, RoundingSpread, distance, signed_distance, slices
 
 #: What is allowed of a slice's differences taken together, by the average of the rough samples.
 _TOGETHER = 2.0
@@ -145,7 +145,7 @@ def rule_ordinary(a: Array, b: Array, evidence: Evidence) -> Ruling:
     slice_ = _ORDINARY_SLICE * evidence.scarce
     said = spread.excess_of_slices(apart, together, slice_, whole=evidence.jumps)
     if evidence.arithmetic in _COARSE:
-        said = said or spread.excess_of_bias(b - a, slice_, whole=evidence.jumps)
+        said = said or spread.excess_of_bias(signed_distance(a, b), slice_, whole=evidence.jumps)
     said = said or _top_flipped(a, b, spread)
     if not said and evidence.jumps:
         said = _unlike_samples((a, b), exact, evidence.fair, evidence.tiny)
@@ -211,7 +211,8 @@ def _bias(a: Array, b: Array, spread: RoundingSpread, evidence: Evidence) -> str
     floor = _BIASED * 2.0 ** -BITS.get(evidence.arithmetic, 0)
     if evidence.arithmetic not in _NEAREST:
         return ""
-    return spread.excess_of_bias(b - a, _TOGETHER, floor, whole=evidence.jumps)
+    signed = signed_distance(a, b)
+    return spread.excess_of_bias(signed, _TOGETHER, floor, whole=evidence.jumps)
 
 
 def _at_most(excess: float) -> str:

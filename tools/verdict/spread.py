@@ -126,7 +126,7 @@ class RoundingSpread:
         moves an element; truncation moves every element towards zero.
 
         Args:
-            signed: the differences.
+            signed: the differences, as `signed_distance` gives them.
             times: by how many times they may.
             floor: a share of the elements that they may be in addition. Where there is one, those
                 that samples move by half of themselves do not count: they may all become zero.
@@ -145,10 +145,10 @@ class RoundingSpread:
             ):
                 square = np.zeros(length.shape)
                 for sample in self._samples:
-                    square += np.square(np.abs(mean(along * _finite(sample - self._exact))))
+                    square += np.square(np.abs(mean(along * signed_distance(self._exact, sample))))
                 square /= max(len(self._samples), 1)
                 usual = np.sqrt(np.maximum(square, square.mean())) + self._tiny
-                over = np.abs(mean(along * _finite(signed))) / (times * usual + floor * scale)
+                over = np.abs(mean(along * signed)) / (times * usual + floor * scale)
                 if float(np.max(over, initial=0.0)) > 1:
                     where = "the tensor" if axes is None else _slice_text(axes, over)
                     return f"{where} is off {how} by more than rounding explains"
@@ -215,6 +215,12 @@ def slices(shape: tuple[int, ...], minimum: int) -> list[tuple[int, ...]]:
         if length > 1 and int(np.prod([shape[i] for i in others])) >= minimum:
             found.append(others)
     return found
+
+
+def signed_distance(a: Array, b: Array) -> Array:
+    """Return b - a, and 0 where that is not finite."""
+    with np.errstate(all="ignore"):
+        return _finite(b - a)
 
 
 def _finite(data: Array) -> Array:
