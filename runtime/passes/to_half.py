@@ -48,7 +48,6 @@ from ..ops import (
     elementwise,
     experts,
     gather,
-    matmul,
     movement,
     norm,
     pool,
@@ -78,6 +77,7 @@ from .half_forms import (
     vanishes_in_sum,
 )
 from .half_operators import FOLLOWERS, LEADERS, has_sinks
+from .half_results import COMPUTING, cast_to, is_read, module_of, widen_early
 from .half_steps import wide_steps
 from .range_rules import ranges_of
 from .ranges import Ranges, large_constants, measured_in
@@ -91,13 +91,8 @@ _WRITERS = (gather.ScatterElements, gather.ScatterND)
 _PARTS = 4
 #: Maximum bytes of a table that is cast, which takes longer than the rows of many runs.
 _TABLE = 2**28
-#: Modules of operators whose kernels store their results in any float type.
-_COMPUTING = frozenset(
-    each.__name__ for each in (elementwise, norm, matmul, conv, attention, recurrent)
-)
-_STORING = _COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
-#: Modules of operators whose kernels read any float type, or start with a Cast.
-_CASTING = frozenset(each.__name__ for each in (elementwise, norm, reduce))
+#: Modules of operators of which parts that are written to may be read as they are stored.
+_STORING = COMPUTING | {each.__name__ for each in (reduce, movement, gather)}
 #: Operators of which only this many leading inputs become half.
 _ONE = (norm.BatchNormalization, resize.Resize, resize.GridSample)
 _FIRST: dict[type[Op], int] = dict.fromkeys(_ONE, 1)
@@ -132,7 +127,7 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
             if kept.isdisjoint((node.name, *node.origin)) and narrow.is_rounded(node):
                 narrow.rewrite(node)
                 yield f"{node.kind} '{node.name}' reads and stores {half.name}"
-        yield from narrow.widen_early()
+        yield from widen_early(graph, narrow.widened(), half)
 
 
 def check_kept(graph: Graph, names: Iterable[str]) -> None:
@@ -205,7 +200,7 @@ class _Narrow:
             return False
         roundings, wide = self._roundings(node.output), self._wide_inputs(node)
         computed = [value for value in wide if not value.is_constant]
-        readers = {each for each in node.output.consumers if _is_read(self._graph, each)}
+        readers = {each for each in node.output.consumers if is_read(self._graph, each)}
         return (
             bool(roundings and computed)
             and all(value in self._known for value in computed)
@@ -285,9 +280,9 @@ class _Narrow:
             value.type = old.type
             if isinstance(old.type, TensorType) and old.type.dtype == float32:
                 if reads_wide:
-                    value = self._cast(value, self._half, node)
+                    value = cast_to(self._graph, value, self._half, node)
                 value.type = TensorType(self._half, old.type.shape)
-                widened = self._cast(value, float32, node)
+                widened = cast_to(self._graph, value, float32, node)
                 self._known[widened] = value
                 self._ranges.copy(old, widened)
                 results.append(widened)
@@ -300,6 +295,10 @@ class _Narrow:
             for reader in graph.in_order(self._roundings(value)):
                 graph.redirect(reader.output, self._known[value])
                 drop(graph, reader)
+
+    def widened(self) -> dict[Value, Value]:
+        """Return what is computed in half precision, by what it is cast to."""
+        return {v: half for v, half in self._known.items() if self._as_computed(v) is not v}
 
     def _as_computed(self, value: Value | None) -> Value | None:
         """Return what a node computed in half precision before its result was widened."""
@@ -352,7 +351,7 @@ class _Narrow:
             add = Builder(self._graph, reader, f"{value.name}.{self._half.name}", (node,))
             narrow = add(node.op, *inputs)
         else:
-            narrow = self._cast(value, self._half, reader)
+            narrow = cast_to(self._graph, value, self._half, reader)
         self._known[value] = narrow
         return narrow
 
@@ -388,7 +387,7 @@ class _Narrow:
         if not isinstance(node.op, movement.Transpose) or not only or self._graph.is_output(value):
             return False
         source = unviewed(node.operands[0], (*shape.RESHAPES, movement.Transpose)).producer
-        return source is not None and _module_of(source) in _COMPUTING
+        return source is not None and module_of(source) in COMPUTING
 
     def _is_stored(self, part: Value) -> bool:
         """Whether a part of a joined tensor is there in half precision, or is stored in it."""
@@ -397,70 +396,9 @@ class _Narrow:
             if node is None or len(part.consumers) > 1 or self._graph.is_output(part):
                 return False
             if not isinstance(node.op, shape.RESHAPES):
-                return _module_of(node) in _STORING and not isinstance(node.op, movement.Concat)
+                return module_of(node) in _STORING and not isinstance(node.op, movement.Concat)
             part = node.operands[0]
         return True
-
-    def widen_early(self) -> Iterator[str]:
-        """Widen what only nodes that stay float32 read where it is computed.
-
-        Views that follow a layer in half precision are between it and the Cast, which becomes part
-        of its kernel. Nodes that read any type (searches for the greatest element, which is the
-        same) do without.
-        """
-        widened = [v for v in self._known if self._as_computed(v) is not v]
-        for wide in widened:
-            half = self._known[wide]
-            for reader in self._graph.in_order(wide.consumers):
-                if isinstance(reader.op, reduce.ArgMax | reduce.ArgMin):
-                    self._graph.set_inputs(reader, (half,))
-                    yield f"{reader.kind} '{reader.name}' reads {self._half.name}"
-            yield from self._widen_before_views(wide, half)
-
-    def _widen_before_views(self, wide: Value, half: Value) -> Iterator[str]:
-        """Put the Cast of a view in front of it."""
-        cast, views = wide.producer, list[Node]()
-        if cast is None or not self._is_wide(wide):
-            return
-        before, reader = half, cast
-        while self._is_read_by(before, reader):
-            node = before.producer
-            if node is None or not isinstance(node.op, (*shape.RESHAPES, movement.Transpose)):
-                break
-            views.append(node)
-            before, reader = node.operands[0], node
-        maker = before.producer
-        if maker is None or _module_of(maker) not in _COMPUTING | {reduce.__name__}:
-            return
-        if not views or not self._is_read_by(before, reader):
-            return
-        value = self._cast(before, float32, views[-1])
-        for node in reversed(views):
-            add = Builder(self._graph, node, f"{node.output.name}.{float32.name}", (node,))
-            value = add(node.op, value, *node.inputs[1:])
-        self._graph.redirect(wide, value)
-        yield f"{maker.kind} '{maker.name}' stores float32"
-
-    def _is_wide(self, value: Value) -> bool:
-        """Whether only nodes without Casts of their own kernels read a value."""
-        seen, readers = [value], list[Node]()
-        for each in seen:
-            if self._graph.is_output(each):
-                return False
-            for node in each.consumers:
-                is_view = isinstance(node.op, (*shape.RESHAPES, movement.Transpose))
-                (seen.extend(node.outputs) if is_view else readers.append(node))
-        return bool(readers) and all(_module_of(node) not in _CASTING for node in readers)
-
-    def _is_read_by(self, value: Value, reader: Node) -> bool:
-        """Whether only one node reads a value, apart from those of which nothing is read."""
-        readers = {each for each in value.consumers if _is_read(self._graph, each)}
-        return readers == {reader} and not self._graph.is_output(value)
-
-    def _cast(self, value: Value, to: DType, before: Node) -> Value:
-        """Return a value cast to another type."""
-        add = Builder(self._graph, before, f"{value.name}.{to.name}")
-        return add(elementwise.Cast(to=to), value)
 
 
 def _moved_inputs(node: Node) -> set[Value]:
@@ -468,15 +406,6 @@ def _moved_inputs(node: Node) -> set[Value]:
     if isinstance(node.op, movement.Concat):
         return set(node.operands)
     return {node.operands[2 if isinstance(node.op, gather.OneHot) else 0]}
-
-
-def _module_of(node: Node) -> str:
-    return type(node.op).__module__
-
-
-def _is_read(graph: Graph, node: Node) -> bool:
-    """Whether a result depends on a node: views in front of which Casts were put are left."""
-    return any(map(graph.is_read, node.outputs))
 
 
 @contextmanager
