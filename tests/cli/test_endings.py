@@ -410,3 +410,29 @@ def test_interrupted_while_modules_are_imported(module: str) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has this full disk")
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("run", "--repeat", "1", "--save", "full.npz"), "outputs"),
+        (("compare", "-b", "numpy", "-b", "onnxruntime", "--save", "full.npz"), "runners"),
+        (("profile", "--repeat", "1", "--no-peaks", "--trace", "full.json"), "rows"),
+        (("inspect", "--graph", "full.svg"), "operators"),
+        (("bisect", "--precision", "float16", "--tolerance", "1e-5", "--save", "full.txt"), "keep"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_results_are_told_where_their_files_have_no_room(
+    tercet: Tercet, folder: Path, arguments: tuple[str, ...], field: str
+) -> None:
+    command, *options = arguments
+    (folder / options[-1]).symlink_to("/dev/full")
+    done = tercet(command, "classifier.onnx", *options)
+    assert done.code == 2
+    assert f"{options[-1]}: No space left on device" in done.err
+    assert "classifier.onnx" in done.out
+    told = tercet(command, "classifier.onnx", *options, "--json").json
+    assert told[field]
+    assert told["error"]["message"] == f"{options[-1]}: No space left on device"
