@@ -97,7 +97,7 @@ def test_weights_that_are_not_packed_yet_are_an_error_with_the_remedy() -> None:
         y = trt.DequantizeLinear <axis = 0, block_size = 4> (w, s)
     }"""
     )
-    with pytest.raises(tercet.ModelError, match="is of float32; expected int4.*INT4QuantExporter"):
+    with pytest.raises(tercet.ModelError, match=r"is of float32; expected int4.*INT4QuantExporter"):
         tercet.load(parser.parse_model(text))
 
 
