@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -102,10 +103,16 @@ def planned(graph: Graph, device: DryDevice | None = None, **options: Any) -> La
     return layout
 
 
-def planned_model(model: Model, device: DryDevice) -> Layout:
-    """Lay out a loaded model with its own shapes, symbolic dimensions as 1."""
+def planned_model(
+    model: Model, device: DryDevice, sizes: Mapping[str, int] = MappingProxyType({})
+) -> Layout:
+    """Lay out a loaded model with its own shapes, symbolic dimensions of these sizes, or 1."""
+
+    def size(dim: int | str | None) -> int:
+        return dim if isinstance(dim, int) else sizes.get(dim or "", 1)
+
     types = {
-        info.name: TensorType(info.dtype, tuple(d if isinstance(d, int) else 1 for d in info.shape))
+        info.name: TensorType(info.dtype, tuple(map(size, info.shape)))
         for info in model.inputs
         if info.dtype is not None and info.shape is not None
     }
