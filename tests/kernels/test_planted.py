@@ -1,6 +1,9 @@
-"""The program with planted faults still plants them: kernels and lines are where it says."""
+"""Planted faults: the program with some still plants them, and `compare_layers` finds others."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -9,10 +12,36 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 from onnx.parser import parse_model
 
 import tercet
+from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.source import KERNELS
+from tercet.runtime.options import Options
+from tercet.tools.compare.layers import compare_layers
+from tercet.tools.runners.replay import BackendPlayer
 
-from ..gpu.planted import EDITS, TEXT
+from ..gpu.planted import EDITS, TEXT, edit
 from .dry import DryDevice, launches, planned_model
+from .emulator import needs_compiler
+
+if TYPE_CHECKING:
+    from tercet.backends.cuda.backend import CudaBackend
+
+#: A step with each of three kernels, and others.
+STEPS = """<ir_version: 10, opset_import: ["" : 23]>
+g (float[2, 160, 32] q, float[2, 300, 32] k, float[2, 300, 32] v, float[1, 2, 33, 21] image,
+   float[24, 1500] x, float[1500, 40] w) => (attended, pooled, product) {
+  seen = Attention <q_num_heads = 2, kv_num_heads = 2> (q, k, v)
+  attended = Tanh (seen)
+  smaller = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image)
+  pooled = Cos (smaller)
+  terms = MatMul (x, w)
+  product = Softmax (terms)
+}"""
+#: By the step that it makes wrong: what is written in the place of what, in which file.
+FAULTS = {
+    "seen": ("attention/online_softmax.cuh", "sum[half] * by + total", "sum[half] + total"),
+    "smaller": ("image/pool.cu", "v < g.in[1]", "v < g.in[1] - 1"),
+    "terms": ("gemm/reduce_splits.cu", "split < splits", "split < splits - 1"),
+}
 
 
 def test_each_node_is_a_kernel_of_its_own() -> None:
@@ -25,3 +54,15 @@ def test_each_node_is_a_kernel_of_its_own() -> None:
 def test_edited_lines_exist(kind: str) -> None:
     name, old, _ = EDITS[kind]
     assert old in (KERNELS / name).read_text(encoding="utf-8")
+
+
+@needs_compiler
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_layers_find_the_kernel(
+    wrong: str, emulated: CudaBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_source, "KERNELS", KERNELS)
+    edit(tmp_path, *FAULTS[wrong])
+    player = BackendPlayer("emulated", (emulated,), Options())
+    found = compare_layers(parse_model(STEPS), ["numpy", player])
+    assert [layer.nodes[0] for layer in found.layers if layer.verdict == "wrong"] == [wrong]
