@@ -12,7 +12,7 @@ SUITABLE := import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_inf
 ENV_PYTHON := PYTHONPATH=. $(or $(PYTHON),python3)
 VENV_PYTHON := .venv/bin/python
 QUICK_TESTS := tests/test_api.py tests/test_layers.py tests/passes tests/plan/test_plan.py \
-  tests/control/test_program.py tests/numpy/test_fusion.py
+  tests/control/test_program.py tests/numpy/test_fusion.py tests/kernels/test_plans_of_each_kind.py
 DOC_TESTS := tests/test_docs.py tests/test_contributing.py tests/test_device_arrays_doc.py \
   tests/cli/test_docs.py tests/plan/test_toy_backend.py
 PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
