@@ -138,6 +138,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="ScatterND ScatterElements Pad",
     ),
     _pass(
+        "pad_moved",
+        "after them, which write Concats; before the patterns below, which compose views",
+        at="Concat",
+    ),
+    _pass(
         "fuse_substitution",
         "after it, which writes rows; early, as it replaces very many nodes",
         at="ScatterND ScatterElements",

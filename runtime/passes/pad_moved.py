@@ -1,0 +1,61 @@
+"""Writes zeros beside a tensor as its padding, where what follows moves elements or takes pads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..ir.graph import Graph, Node, Value
+from ..ops.conv import Conv
+from ..ops.cuts import axis_of
+from ..ops.movement import Concat, Pad, Slice, Transpose
+from ..ops.shape import RESHAPES
+from .driver import Context
+from .editing import Builder, static_dims
+
+#: What composes with a Pad, or takes it over.
+_READERS = (*RESHAPES, Slice, Transpose, Conv)
+
+
+def run(graph: Graph, context: Context) -> Iterator[str]:
+    """Replace a Concat of zeros and one computed tensor by a Pad.
+
+    Relative positions are shifted by a column of zeros in front of them and a view that gives rows
+    another length (Transformer-XL, Conformer); a Slice then leaves none of the zeros. Pads,
+    views and slices are composed, so that nothing is copied; a Concat would be. Causal
+    convolutions have zeros in front of a sequence.
+    """
+    for node in list(graph.nodes):
+        found = _padded(node) if _is_moved(graph, node) else None
+        if found is None:
+            continue
+        value, axis, before, after = found
+        add = Builder(graph, node, node.name, (node,))
+        amounts, along = add.integers((before, after), "pads"), add.integers((axis,), "axes")
+        graph.replace(node, [add(Pad(), value, amounts, None, along)])
+        yield f"{before + after} zeros of Concat '{node.name}' are padding"
+
+
+def _is_moved(graph: Graph, node: Node) -> bool:
+    """Whether a node is a Concat that only such nodes read."""
+    if not isinstance(node.op, Concat) or graph.is_output(node.output):
+        return False
+    readers = node.output.consumers
+    return bool(readers) and all(isinstance(reader.op, _READERS) for reader in readers)
+
+
+def _padded(node: Node) -> tuple[Value, int, int, int] | None:
+    """Return the one computed operand of a Concat, the axis, and the zeros before and after it."""
+    axis, parts = axis_of(node), node.operands
+    computed = [place for place, value in enumerate(parts) if not _is_zero(value)]
+    if axis is None or len(computed) != 1 or len(parts) == 1:
+        return None
+    value = parts[computed[0]]
+    shapes = [static_dims(part.tensor.shape) for part in parts]
+    if value.is_constant or any(shape is None for shape in shapes):
+        return None
+    sizes = [shape[axis] for shape in shapes if shape is not None]
+    return value, axis, sum(sizes[: computed[0]]), sum(sizes[computed[0] + 1 :])
+
+
+def _is_zero(value: Value) -> bool:
+    return value.data is not None and not any(value.data.tobytes())
