@@ -332,7 +332,8 @@ def joined(masks: Sequence[Mask], scores: Shape, add: Builder, limit: int) -> li
 
     Only where they would be more than `limit` bytes for all windows of all samples, but are not for
     those of one: relative positions are the same everywhere, and which parts of an image a shift
-    made neighbours (Swin) is for all samples, so that their sum is repeated as a whole.
+    made neighbours (Swin; twice in SwinV2) is for all samples, so that their sum is repeated as a
+    whole.
     """
     known = [m for m in masks if m.value.data is not None and m.choice is None]
     count = prod(size for size in scores if isinstance(size, int))
@@ -340,16 +341,16 @@ def joined(masks: Sequence[Mask], scores: Shape, add: Builder, limit: int) -> li
         return [*masks]
     shared = [m for m in known if m.frame == scores and prod(m.value.tensor.dims[:-3]) == 1]
     apart = [m for m in known if m.frame and m.frame != scores and m.frame[-3:] == scores[-3:]]
-    if len(apart) != 1 or not shared:
+    if len({m.frame for m in apart}) != 1 or not (shared or apart[1:]):
         return [*masks]
-    (windows,) = apart
-    parts = [_times(m) for m in (windows, *shared)]
+    windows, *others = (*apart, *shared)
+    parts = [_times(m) for m in (windows, *others)]
     if prod(np.broadcast_shapes(*(part.shape for part in parts))) * parts[0].itemsize > limit:
         return [*masks]
     with np.errstate(all="ignore"):
         data = sum(parts[1:], start=parts[0])
     found = replace(windows, value=add.constant(data, windows.value.name), factor=1.0)
-    return [found if m is windows else m for m in masks if m not in shared]
+    return [found, *(m for m in masks if not any(m is each for each in (windows, *others)))]
 
 
 def _times(mask: Mask) -> Array:

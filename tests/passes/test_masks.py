@@ -192,12 +192,15 @@ def test_after_how_many_samples_masks_repeat(mask: np.ndarray, samples: int) -> 
     assert repeats_after(mask) == 6
 
 
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "twice"])
 @pytest.mark.parametrize(
     ("axes", "made"), [((1, WINDOWS, 1), "Tile"), ((2, WINDOWS, 1), "Add")], ids=str
 )
-def test_large_masks_that_repeat_are_added_once(axes: tuple[int, ...], made: str) -> None:
-    """So that kernels read those of one image."""
-    graph = network(plus(1, HEADS, T, T), framed(*axes, T, T))
+def test_large_masks_that_repeat_are_added_once(
+    axes: tuple[int, ...], made: str, times: int
+) -> None:
+    """So that kernels read those of one image. SwinV2 of transformers adds them twice."""
+    graph = network(plus(1, HEADS, T, T), *[framed(*axes, T, T)] * times)
     after, _ = optimised(graph, fold_bytes=4 * 2 * WINDOWS * HEADS * T * T - 1)
     (node,) = (node for node in after.nodes if node.kind == "Attention")
     producer = node.operands[3].producer
