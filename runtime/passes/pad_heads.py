@@ -1,7 +1,8 @@
 """Pads heads of attentions to multiples of eight elements where weights can have zeros for more.
 
 Kernels for 16-bit floats read heads in words of eight. With ten elements they take pairs, and the
-parts of a product that do not begin at a word are copied.
+parts of a product that do not begin at a word are copied. Queries and keys that are divided by
+their norms (SwinV2) have the same norms with zeros.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention
-from ..ops.cuts import is_along_last
-from ..ops.elementwise import Add
+from ..ops.cuts import is_along_last, reduced_axes
+from ..ops.elementwise import Add, Clip, Div, Max
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
+from ..ops.reduce import ReduceL2
+from ..ops.shape import Reshape
 from .driver import Context
-from .editing import shape_of
+from .editing import rank_of, shape_of
 from .pattern import without_addend
 
 #: Elements per word.
@@ -49,6 +52,19 @@ class _Layer:
     parts: tuple[Value, ...]
 
 
+@record
+class _Heads:
+    """An operand of an attention, before its heads are divided by their norms, if they are.
+
+    Attributes:
+        rows: what a layer computes.
+        nodes: from the view that cuts rows into heads to the view of rows; none without norms.
+    """
+
+    rows: Value
+    nodes: tuple[Node, ...]
+
+
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Pad heads of 16-bit attentions between linear layers.
 
@@ -61,8 +77,8 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         found = _found(graph, node)
         if found is None:
             continue
-        layers, behind, sizes = found
-        _pad(graph, node, layers, behind, sizes)
+        operands, layers, behind, sizes = found
+        _pad(graph, node, operands, layers, behind, sizes)
         yield f"heads of '{node.name}' have {_padded(max(sizes))} elements instead of {max(sizes)}"
 
 
@@ -70,8 +86,10 @@ def _padded(size: int) -> int:
     return -(-size // WORD) * WORD
 
 
-def _found(graph: Graph, node: Node) -> tuple[list[_Layer], Node, tuple[int, int]] | None:
-    """Return the layers in front of an attention, that behind it, and the sizes of heads.
+def _found(
+    graph: Graph, node: Node
+) -> tuple[list[_Heads], list[_Layer], Node, tuple[int, int]] | None:
+    """Return an attention's operands, the layers in front and behind it, and the sizes of heads.
 
     Those of queries and keys, and those of values. None if nothing is to be padded, or not so.
     """
@@ -92,32 +110,62 @@ def _found(graph: Graph, node: Node) -> tuple[list[_Layer], Node, tuple[int, int
         return None
     if any(to > LARGER * size for size, to in wanted):
         return None
-    layers = _layers(graph, node, (q, k, v))
+    operands = [_normalized(graph, q), _normalized(graph, k), _Heads(v, ())]
+    layers = _layers(graph, node, operands)
     behind = graph.sole_consumer(node.output)
     if layers is None or behind is None or not isinstance(behind.op, MatMul):
         return None
     matrix = behind.operands[1].data
     if behind.operands[0] is not node.output or matrix is None or matrix.ndim != 2:
         return None
-    return layers, behind, (of_k, of_v)
+    return operands, layers, behind, (of_k, of_v)
 
 
-def _layers(graph: Graph, node: Node, operands: tuple[Value, ...]) -> list[_Layer] | None:
+def _normalized(graph: Graph, value: Value) -> _Heads:
+    """Return the rows that are cut into heads, each divided by its norm, to compute a value."""
+    plain = _Heads(value, ())
+    joined = value.producer
+    divided = joined.operands[0].producer if joined and isinstance(joined.op, Reshape) else None
+    if joined is None or divided is None or not isinstance(divided.op, Div):
+        return plain
+    heads, norm = divided.operands
+    bound, cut = norm.producer, heads.producer
+    reduced = bound.operands[0].producer if bound and isinstance(bound.op, Clip | Max) else None
+    if bound is None or cut is None or reduced is None or not isinstance(cut.op, Reshape):
+        return plain
+    rank, given = rank_of(heads) or 0, [each.operands[1].known for each in (cut, joined)]
+    whole = isinstance(reduced.op, ReduceL2) and reduced.op.keepdims and rank
+    if not whole or reduced.operands[0] is not heads or reduced_axes(reduced) != (rank - 1,):
+        return plain
+    if any(sizes is None for sizes in given) or shape_of(norm) != shape_of(reduced.output):
+        return plain
+    nodes = (cut, reduced, bound, divided, joined)
+    inside = all(len(each.output.consumers) == 1 for each in nodes[1:4])
+    alone = inside and set(heads.consumers) == {reduced, divided}
+    same = rank == 1 + (rank_of(value) or 0) and rank_of(cut.operands[0]) == rank_of(value)
+    hidden = alone and same and not any(graph.is_output(each.output) for each in nodes)
+    return _Heads(cut.operands[0], nodes) if hidden else plain
+
+
+def _layers(graph: Graph, node: Node, operands: Sequence[_Heads]) -> list[_Layer] | None:
     """Return the layers that compute operands that only an attention reads, each once."""
     found: dict[Node, _Layer] = {}
-    for value in operands:
-        readers = [reader for reader in value.consumers if reader is not node]
-        if readers or graph.is_output(value) or operands.count(value) > 1:
+    rows = [each.rows for each in operands]
+    for value, each in zip(rows, operands, strict=True):
+        reader = each.nodes[0] if each.nodes else node
+        private = not each.nodes or set(each.nodes[-1].output.consumers) == {node}
+        if set(value.consumers) != {reader} or not private:
+            return None
+        if graph.is_output(value) or rows.count(value) > 1:
             return None
         source, split, parts = value, value.producer, (value,)
         if split is not None and isinstance(split.op, Split):
             source, parts = split.operands[0], split.outputs
-            if not is_along_last(split) or not set(parts) <= set(operands):
+            if not is_along_last(split) or not set(parts) <= set(rows):
                 return None
         else:
             split = None
-        reader = split or node
-        if graph.sole_consumer(source) is not reader and split is not None:
+        if split is not None and graph.sole_consumer(source) is not split:
             return None
         inner, bias = without_addend(graph, source)
         product = inner.producer
@@ -136,9 +184,14 @@ def _layers(graph: Graph, node: Node, operands: tuple[Value, ...]) -> list[_Laye
 
 
 def _pad(
-    graph: Graph, node: Node, layers: list[_Layer], behind: Node, sizes: tuple[int, int]
+    graph: Graph,
+    node: Node,
+    operands: Sequence[_Heads],
+    layers: list[_Layer],
+    behind: Node,
+    sizes: tuple[int, int],
 ) -> None:
-    op, (q, k, v) = node.op, node.operands[:3]
+    op, (q, k, v) = node.op, [each.rows for each in operands]
     assert isinstance(op, Attention)
     assert op.q_num_heads
     assert op.kv_num_heads
@@ -168,12 +221,33 @@ def _pad(
             _replace(
                 graph, layer.split, replace(layer.split.op, num_outputs=len(widths)), [made, given]
             )
+    for each, (count, size) in zip(operands, heads.values(), strict=True):
+        _widen(graph, each, count, _padded(size))
     scale = op.scale if op.scale is not None else 1 / sqrt(of_k)
     y = _replace(graph, node, replace(op, scale=scale), node.inputs)
     matrix = behind.operands[1]
     assert matrix.data is not None
     rows = graph.constant(_taken(matrix.data, _places(op.q_num_heads, of_v), 0), matrix.name)
     _replace(graph, behind, behind.op, [y, rows])
+
+
+def _widen(graph: Graph, operand: _Heads, heads: int, size: int) -> None:
+    """Divide wider heads by their norms.
+
+    Args:
+        graph: the graph.
+        operand: whose rows are wider already.
+        heads: how many there are.
+        size: elements of each of them now.
+    """
+    for node in operand.nodes:
+        inputs = list(node.inputs)
+        if isinstance(node.op, Reshape):
+            known = node.operands[1].known
+            assert known is not None
+            last = size if node is operand.nodes[0] else heads * size
+            inputs[1] = graph.constant(np.array([*known[:-1], last], known.dtype), "shape")
+        _replace(graph, node, node.op, inputs)
 
 
 def _places(heads: int, size: int) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,11 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.attention import Attention
-from tercet.runtime.ops.elementwise import Add, Mul
+from tercet.runtime.ops.elementwise import Abs, Add, Clip, Div, Mul
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
+from tercet.runtime.ops.reduce import ReduceL2
+from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
 from tercet.runtime.passes import pad_heads
 
@@ -58,11 +62,40 @@ def apart(g: Graph, x: Value) -> Value:
     return layer(g, apply(g, Attention(q_num_heads=2, kv_num_heads=2), q, k, v), 12)
 
 
+def normalized(
+    g: Graph, rows: Value, *, axis: int = -1, least: float | None = 1e-12, alone: bool = True
+) -> Value:
+    """Divide each of three heads by its norm."""
+    infer(g)
+    size = rows.tensor.dims[-1] // 3
+    heads = apply(g, Reshape(), rows, np.array([0, 0, 3, size]))
+    norm = apply(g, ReduceL2(), heads, np.array([axis]))
+    if least is not None:
+        norm = apply(g, Clip(), norm, np.array(least, np.float32))
+    y = apply(g, Div(), heads if alone else apply(g, Abs(), heads), norm)
+    return apply(g, Reshape(), y, np.array([0, 0, -1]))
+
+
+def cosines(g: Graph, x: Value, **options: Any) -> Value:
+    """Attention of SwinV2."""
+    q, k, v = joined(g, x, (30, 30, 36))
+    q, k = (normalized(g, part, **options) for part in (q, k))
+    op = Attention(q_num_heads=3, kv_num_heads=3, scale=4.0)
+    return layer(g, apply(g, op, q, k, v), 12)
+
+
+def of_queries(g: Graph, x: Value) -> Value:
+    """Attention with layers of their own, of which only queries are divided."""
+    q, k, v = (layer(g, x, width) for width in (30, 30, 24))
+    op = Attention(q_num_heads=3, kv_num_heads=3)
+    return layer(g, apply(g, op, normalized(g, q), k, v), 12)
+
+
 def padded(graph: Graph, precision: Precision = "float16") -> tuple[Graph, list[str]]:
     return passed(graph, pad_heads.run, precision)
 
 
-@pytest.mark.parametrize("build", [packed, without_bias, grouped, apart])
+@pytest.mark.parametrize("build", [packed, without_bias, grouped, apart, cosines, of_queries])
 def test_results_stay(build: Build) -> None:
     graph = make(build, SHAPE)
     copy, said = padded(graph)
@@ -101,7 +134,21 @@ def same(g: Graph, x: Value) -> Value:
     return layer(g, apply(g, Attention(q_num_heads=3, kv_num_heads=3), q, k, k), 12)
 
 
-@pytest.mark.parametrize("build", [words, tiny, read_elsewhere, same])
+def of_places(g: Graph, x: Value) -> Value:
+    return cosines(g, x, axis=1)
+
+
+def without_bound(g: Graph, x: Value) -> Value:
+    return cosines(g, x, least=None)
+
+
+def of_others(g: Graph, x: Value) -> Value:
+    return cosines(g, x, alone=False)
+
+
+@pytest.mark.parametrize(
+    "build", [words, tiny, read_elsewhere, same, of_places, without_bound, of_others]
+)
 def test_others_stay(build: Build) -> None:
     assert not padded(make(build, SHAPE))[1]
 
