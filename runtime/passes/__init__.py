@@ -420,6 +420,11 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         at="Cast",
     ),
     _pass("remove_dead", "last, to drop constants and nodes that the others left unused"),
+    _pass(
+        "cosine_heads",
+        "after it: norms of heads, which are cast now, are read by nothing else",
+        at="Attention, ReduceL2",
+    ),
 )
 
 #: Passes that run again once a plan has integer shapes; none of them changes weights.

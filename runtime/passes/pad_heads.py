@@ -19,14 +19,14 @@ from ..ir.infer import infer_node
 from ..ir.op import Op
 from ..ir.types import Array
 from ..ops.attention import Attention
-from ..ops.cuts import is_along_last, reduced_axes
-from ..ops.elementwise import Add, Clip, Div, Max
+from ..ops.cuts import is_along_last
+from ..ops.elementwise import Add
 from ..ops.matmul import MatMul
 from ..ops.movement import Split
-from ..ops.reduce import ReduceL2
 from ..ops.shape import Reshape
+from .cosine_heads import Heads, before_norms
 from .driver import Context
-from .editing import rank_of, shape_of
+from .editing import shape_of
 from .pattern import without_addend
 
 #: Elements per word.
@@ -52,19 +52,6 @@ class _Layer:
     parts: tuple[Value, ...]
 
 
-@record
-class _Heads:
-    """An operand of an attention, before its heads are divided by their norms, if they are.
-
-    Attributes:
-        rows: what a layer computes.
-        nodes: from the view that cuts rows into heads to the view of rows; none without norms.
-    """
-
-    rows: Value
-    nodes: tuple[Node, ...]
-
-
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Pad heads of 16-bit attentions between linear layers.
 
@@ -88,7 +75,7 @@ def _padded(size: int) -> int:
 
 def _found(
     graph: Graph, node: Node
-) -> tuple[list[_Heads], list[_Layer], Node, tuple[int, int]] | None:
+) -> tuple[list[Heads], list[_Layer], Node, tuple[int, int]] | None:
     """Return an attention's operands, the layers in front and behind it, and the sizes of heads.
 
     Those of queries and keys, and those of values. None if nothing is to be padded, or not so.
@@ -110,7 +97,7 @@ def _found(
         return None
     if any(to > LARGER * size for size, to in wanted):
         return None
-    operands = [_normalized(graph, q), _normalized(graph, k), _Heads(v, ())]
+    operands = [before_norms(graph, q), before_norms(graph, k), Heads(v, ())]
     layers = _layers(graph, node, operands)
     behind = graph.sole_consumer(node.output)
     if layers is None or behind is None or not isinstance(behind.op, MatMul):
@@ -121,33 +108,7 @@ def _found(
     return operands, layers, behind, (of_k, of_v)
 
 
-def _normalized(graph: Graph, value: Value) -> _Heads:
-    """Return the rows that are cut into heads, each divided by its norm, to compute a value."""
-    plain = _Heads(value, ())
-    joined = value.producer
-    divided = joined.operands[0].producer if joined and isinstance(joined.op, Reshape) else None
-    if joined is None or divided is None or not isinstance(divided.op, Div):
-        return plain
-    heads, norm = divided.operands
-    bound, cut = norm.producer, heads.producer
-    reduced = bound.operands[0].producer if bound and isinstance(bound.op, Clip | Max) else None
-    if bound is None or cut is None or reduced is None or not isinstance(cut.op, Reshape):
-        return plain
-    rank, given = rank_of(heads) or 0, [each.operands[1].known for each in (cut, joined)]
-    whole = isinstance(reduced.op, ReduceL2) and reduced.op.keepdims and rank
-    if not whole or reduced.operands[0] is not heads or reduced_axes(reduced) != (rank - 1,):
-        return plain
-    if any(sizes is None for sizes in given) or shape_of(norm) != shape_of(reduced.output):
-        return plain
-    nodes = (cut, reduced, bound, divided, joined)
-    inside = all(len(each.output.consumers) == 1 for each in nodes[1:4])
-    alone = inside and set(heads.consumers) == {reduced, divided}
-    same = rank == 1 + (rank_of(value) or 0) and rank_of(cut.operands[0]) == rank_of(value)
-    hidden = alone and same and not any(graph.is_output(each.output) for each in nodes)
-    return _Heads(cut.operands[0], nodes) if hidden else plain
-
-
-def _layers(graph: Graph, node: Node, operands: Sequence[_Heads]) -> list[_Layer] | None:
+def _layers(graph: Graph, node: Node, operands: Sequence[Heads]) -> list[_Layer] | None:
     """Return the layers that compute operands that only an attention reads, each once."""
     found: dict[Node, _Layer] = {}
     rows = [each.rows for each in operands]
@@ -186,7 +147,7 @@ def _layers(graph: Graph, node: Node, operands: Sequence[_Heads]) -> list[_Layer
 def _pad(
     graph: Graph,
     node: Node,
-    operands: Sequence[_Heads],
+    operands: Sequence[Heads],
     layers: list[_Layer],
     behind: Node,
     sizes: tuple[int, int],
@@ -231,7 +192,7 @@ def _pad(
     _replace(graph, behind, behind.op, [y, rows])
 
 
-def _widen(graph: Graph, operand: _Heads, heads: int, size: int) -> None:
+def _widen(graph: Graph, operand: Heads, heads: int, size: int) -> None:
     """Divide wider heads by their norms.
 
     Args:
