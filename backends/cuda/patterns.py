@@ -130,6 +130,7 @@ WHOLE: Mapping[type[Op], tuple[Finder, ...]] = {
 #: The same of what no other group contains.
 LAST: Mapping[type[Op], tuple[Finder, ...]] = {
     Attention: (Finder("attention.joined", "joined_attention_at"),),
+    Concat: (Finder("codegen.joined_moves", "joined_moves_at", ("chain", "takes_epilogue")),),
     LayerNormalization: (_HEADS_APART,),
     RMSNormalization: (_HEADS_APART,),
     MatMul: (Finder("gemm.strided", "strided_product_at", ("tail",)),),

@@ -159,7 +159,7 @@ ALL = "channels columns activation residual cast"
 BEFORE: Mapping[str, str] = {
     ALL: """
         AffineGrid ArgMax ArgMin Attention AveragePool BatchNormalization BitCast
-        CausalConvWithState CenterCropPad Col2Im Compress Concat Conv ConvTranspose DeformConv
+        CausalConvWithState CenterCropPad Col2Im Compress Conv ConvTranspose DeformConv
         DepthToSpace DequantizeLinear Dropout DynamicQuantizeLinear Einsum Expand EyeLike GRU Gather
         GatherElements GatherND Gemm GlobalLpPool GridSample GroupNormalization Hardmax
         InstanceNormalization LRN LSTM LayerNormalization LinearAttention LpNormalization LpPool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -204,3 +206,36 @@ def test_parts_of_words_and_few_elements_are_copied(monkeypatch: pytest.MonkeyPa
         passed(make(lambda g, x: gated(g, x, kept=6), (2, 8, 5, 6)), sink_concats.run, "float32")[1]
         == []
     )
+
+
+def both(
+    g: Graph, x: Value, *, op: Add | Mul | None = None, first: int = 1, twice: bool = False
+) -> Value:
+    """Combine two tensors of a row and five others, each joined of two parts (TimeSformer)."""
+    pair = list[Value]()
+    for end in (1, first):
+        rows = [apply(g, MatMul(), x, normal(6, 6)) for _ in range(2)]
+        bounds = ((0, end), (end, 6))
+        parts = [
+            apply(g, Slice(), rows[i], *(np.array([n]) for n in (*ends, 1)))
+            for i, ends in enumerate(bounds)
+        ]
+        pair.append(apply(g, Concat(axis=1), *parts))
+    y = apply(g, op or Add(), *pair)
+    return apply(g, Add(), y, pair[0]) if twice else y
+
+
+@pytest.mark.parametrize("op", [Add(), Mul()], ids=["sum", "product"])
+def test_two_that_are_joined_alike_are_combined_part_by_part(op: Add | Mul) -> None:
+    graph = make(lambda g, x: both(g, x, op=op), (2, 6, 6))
+    copy, said = passed(graph, sink_concats.run, "float32")
+    assert len(said) == 1
+    assert kinds(copy).count(type(op).__name__) == 2
+    assert kinds(copy)[-1] == "Concat"
+    assert_same(graph, copy, 2, 6, 6)
+
+
+@pytest.mark.parametrize("options", [{"first": 2}, {"twice": True}], ids=str)
+def test_two_that_are_joined_otherwise_stay(options: dict[str, Any]) -> None:
+    graph = make(lambda g, x: both(g, x, **options), (2, 6, 6))
+    assert passed(graph, sink_concats.run, "float32")[1] == []

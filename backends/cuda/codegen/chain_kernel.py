@@ -46,6 +46,7 @@ def elementwise(
     moved: Mapping[int, Movement] = NO_MOVES,
     word: DType | None = None,
     gathered: Mapping[int, Walk] = NO_WALKS,
+    inside: Sequence[int] = (),
 ) -> Launch:
     """Return the launch of a chain over all elements of `y`.
 
@@ -58,6 +59,7 @@ def elementwise(
         word: the type as which elements are copied, if the chain computes nothing.
         gathered: by the places of operands that are slices chosen by indices: where these are, by
             axis of `y`. Excludes `moved`.
+        inside: the places of operands of which the chain is told whether there is an element.
 
     Raises:
         ValueError: `refusal` of these is not empty.
@@ -74,6 +76,7 @@ def elementwise(
     vector, reads = vector_of((y, *operands), sizes, merged, walks)
     index = index_type(y.extent, *(x.extent for x in operands))
     numbers = range(len(operands))
+    given, known = (f"words{i}.at[q]" for i in numbers), (f"entry{i} >= 0" for i in inside)
     constants = [("RANK", len(sizes)), ("VECTOR", vector), ("GAPS", bool(y.pitch))]
     constants += [(f"INNER{i}", read) for i, read in enumerate(reads)]
     args: dict[str, Given] = {"y": y, "strides": result, "count": y.size, "sizes": sizes}
@@ -104,7 +107,7 @@ def elementwise(
             [
                 chain.code,
                 f"#define OPERANDS(X) {' '.join(f'X({i})' for i in numbers)}",
-                f"#define CHAIN_ARGUMENTS {', '.join(f'words{i}.at[q]' for i in numbers)}",
+                f"#define CHAIN_ARGUMENTS {', '.join((*given, *known))}",
             ]
         ),
         note=chain.title,

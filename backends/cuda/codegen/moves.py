@@ -453,6 +453,11 @@ def _longest(chain: Sequence[Node]) -> Movement | None:
     return None
 
 
+def longest_movement(graph: Graph, last: Node, free: Set[Node]) -> Movement | None:
+    """Return what free nodes that end with one do, each read only by the next, as many as can."""
+    return _longest(chain_to(graph, last, free))
+
+
 def _views_behind(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:
     """Return the views after a node, each the only reader of the result before.
 
