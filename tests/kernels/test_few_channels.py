@@ -245,6 +245,24 @@ def test_tiles_are_compared_once(
     assert len(compared) == 1
 
 
+def test_planes_of_volumes_are_further_apart() -> None:
+    """Frames of a video by windows of one (X3D, S3D): tiles of warpgroups are of images alone."""
+
+    def entry(*frames: int) -> str:
+        arrays = [normal(16, 3, *frames, 80, 80), normal(24, 3, *(1,) * len(frames), 3, 3)]
+        graph = single(
+            "Conv",
+            [array.astype(np.float16) for array in arrays],
+            (1,),
+            strides=(*(1,) * len(frames), 2, 2),
+            pads=(*(0,) * len(frames), 1, 1) * 2,
+        )
+        return launches(planned(graph, conv="few_channels_mma"))[0].entry
+
+    assert entry() == "few_channels_wgmma"
+    assert entry(4) == "few_channels_mma"
+
+
 @pytest.mark.parametrize(
     ("dtype", "width", "in_words"),
     [(float16, 40, True), (float16, 37, False), (float32, 40, False)],

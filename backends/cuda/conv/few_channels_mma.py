@@ -158,7 +158,7 @@ class FewChannels:
             yield min(fitting, key=lambda tile: (prod(self.grid(tile)), self._area(tile)))
         target, (step_h, step_w) = self.conv.setting.target, self.view.strides
         wide = 8 if step_w == 2 else 16 if step_w == step_h == self.halves == 1 else 0
-        is_volume = self.deep > 1 or any(self.conv.view.pads_begin[:-2])
+        is_volume = self.conv.x.rank > 4  # whose channels are further apart than planes of pixels
         if target.has_wgmma and wide and not is_volume:
             for parts, squares in reversed(tuple(enumerate(SQUARES, 1))):
                 sides = (Tile(*side, filters, parts, in_squares=True) for side in squares)
