@@ -402,6 +402,12 @@ SYMBOLIC_PASSES: tuple[Pass, ...] = (
         "after all passes that change weights or remove zeros, while layers are convolutions",
     ),
     _pass("pad_joined", "likewise, of what is left", at="Concat MatMul"),
+    _pass(
+        "pad_products",
+        "likewise, and of products that are moved next",
+        run="pad_moved.run_products",
+        at="MatMul, Pad Slice",
+    ),
     _pass("join_whole", "after them: only parts of whole words stay in place", at="Concat"),
     _pass(
         "pad_heads",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.cuts import axis_of
+from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Pad, Slice, Transpose
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, static_dims
+from .editing import Builder, rank_of, static_dims
+from .pad_channels import word_of
 
+#: Minimum number of columns that are padded.
+LEAST = 32
 #: What composes with a Pad, or takes it over.
 _READERS = (*RESHAPES, Slice, Transpose, Conv)
 
@@ -33,6 +39,38 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         amounts, along = add.integers((before, after), "pads"), add.integers((axis,), "axes")
         graph.replace(node, [add(Pad(), value, amounts, None, along)])
         yield f"{before + after} zeros of Concat '{node.name}' are padding"
+
+
+def run_products(graph: Graph, context: Context) -> Iterator[str]:
+    """Append columns of zeros to constant matrices whose products are padded or sliced next.
+
+    Relative positions of 127 places are products of 253 columns: kernels would read the matrix and
+    store such rows element by element. What moves elements next reads the others where they are.
+    On an H200 a product of 128 heads of 127 rows by 253 float16 columns takes 44 µs.
+    """
+    for node in list(graph.nodes):
+        y = node.output if isinstance(node.op, MatMul) else None
+        if y is None or graph.is_output(y) or not _is_cut(y):
+            continue
+        matrix = node.operands[1]
+        rank, word = rank_of(y), word_of(y, context)
+        if matrix.data is None or matrix.data.ndim < 2 or not rank or word < 2:
+            continue
+        count = matrix.data.shape[-1]
+        if count < LEAST or count % word == 0 or node.operands[0].data is not None:
+            continue
+        more = -count % word
+        wide = np.pad(matrix.data, [(0, 0)] * (matrix.data.ndim - 1) + [(0, more)])
+        add = Builder(graph, node, node.name, (node,))
+        whole = add(MatMul(), node.operands[0], add.constant(wide, matrix.name))
+        graph.replace(node, [add.slice(whole, rank - 1, 0, count)])
+        yield f"MatMul '{node.name}' has {count + more} columns instead of {count}"
+
+
+def _is_cut(value: Value) -> bool:
+    """Whether all that reads a value pads or slices it."""
+    readers = value.consumers
+    return bool(readers) and all(isinstance(reader.op, Pad | Slice) for reader in readers)
 
 
 def _is_moved(graph: Graph, node: Node) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Relu
+from tercet.runtime.ops.elementwise import Abs, Relu
+from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape
+from tercet.runtime.options import Precision
 from tercet.runtime.passes import pad_moved
 
 from .graphs import apply, assert_same, kinds, make, normal, passed, run
@@ -67,6 +70,30 @@ def test_zeros_in_front_of_a_layer(parts: tuple[tuple[int, ...] | None, ...]) ->
     after, _ = passed(graph, pad_moved.run, "float32")
     assert kinds(after) == ["Pad", "Conv"]
     assert_same(graph, after)
+
+
+def relative(g: Graph, x: Value, *, columns: int = 45, cut_first: bool = True) -> Value:
+    """Scores of relative positions, of which each row has some."""
+    y = apply(g, MatMul(), x, normal(2, 4, columns))
+    return cut(g, apply(g, Abs(), y) if not cut_first else y, 2, 3, columns - 2)
+
+
+@pytest.mark.parametrize(("precision", "columns"), [("float16", 48), ("float32", 48)])
+def test_columns_of_products_are_whole_words(precision: Precision, columns: int) -> None:
+    graph = make(relative, (2, 7, 4))
+    after, said = passed(graph, pad_moved.run_products, precision)
+    assert len(said) == 1
+    assert after.nodes[0].output.tensor.dims == (2, 7, columns)
+    assert kinds(after) == ["MatMul", "Slice", "Slice"]
+    assert_same(graph, after)
+
+
+@pytest.mark.parametrize(
+    "options", [{"columns": 48}, {"columns": 21}, {"cut_first": False}], ids=str
+)
+def test_columns_of_other_products_stay(options: dict[str, Any]) -> None:
+    graph = make(lambda g, x: relative(g, x, **options), (2, 7, 4))
+    assert not passed(graph, pad_moved.run_products, "float16")[1]
 
 
 def added(g: Graph, x: Value) -> Value:
