@@ -41,6 +41,16 @@ def test_all_nodes_are_one_kernel(block: Block) -> None:
     assert launch.grid == (4, 2, 1)
 
 
+def test_few_heads_of_many_pixels_have_large_clusters() -> None:
+    """As of an image at batch 1 (Restormer)."""
+    block = Block("channels", heads=4, size=48, pixels=17 * 128)
+    (launch,) = launches(planned(block.graph()))
+    assert launch.title == "attention_channels 8 x 48 x 2176 in a cluster of 8"
+    (launch,) = launches(planned(replace(block, heads=1).graph()))
+    assert launch.title == "attention_channels 2 x 48 x 2176 in a cluster of 16"
+    assert dict(launch.constants)["WARPS"] == 8
+
+
 @pytest.mark.parametrize(("block", "count"), [(BLOCKS[1], 1), (BLOCKS[2], 0)], ids=str)
 def test_what_something_else_reads_is_computed(block: Block, count: int) -> None:
     """Queries that are a result: the kernel transposes them, unless that would be undone."""
@@ -72,6 +82,8 @@ def test_every_size_compiles(target: Target, cache: Path) -> None:
         for dtype in (float16, bfloat16):
             planned(Block("channels", size=size, dtype=dtype).graph(), device)
     planned(Block("channels", size=5).graph(), device)
+    for size in (48, 64):
+        planned(Block("channels", heads=1, size=size, pixels=17 * 128).graph(), device)
     planned(Block("pixels", size=32, is_unit=False).graph(), device)
     all_compile(list(device.compiler.sources), target, cache, COMPILES)
     sources = [
@@ -80,7 +92,7 @@ def test_every_size_compiles(target: Target, cache: Path) -> None:
         if dict(source.constants)["SIZE"] == MAX_SIZE
         or (target == H200 and dict(source.types)["T"] == "__half")
     ]
-    assert len(sources) == (9 if target == H200 else 2)
+    assert len(sources) == (11 if target == H200 else 2)
     assert_nothing_spills(sources, Compiler(target, cache))
 
 
@@ -88,7 +100,17 @@ def test_every_size_compiles(target: Target, cache: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("block", SIZES, ids=str)
 def test_results(block: Block, emulated: CudaBackend) -> None:
-    with Model(block.graph(), [emulated], OPTIONS, evaluate) as model:
+    compare(block, emulated)
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_results_of_large_clusters(hopper: CudaBackend) -> None:
+    compare(Block("channels", heads=1, size=48, pixels=17 * 128), hopper)
+
+
+def compare(block: Block, backend: CudaBackend) -> None:
+    with Model(block.graph(), [backend], OPTIONS, evaluate) as model:
         (y,) = model.run({"x": block.x}).values()
         assert "attention_channels" in str(model.placement())
     exact = block.exact()

@@ -43,6 +43,8 @@ from ..recipe.targets import Target
 #: Maximum number of channels of a head; maximum number of blocks of a cluster, and of a
 #: multiprocessor.
 MAX_SIZE, MAX_BLOCKS, RESIDENT = 64, 8, 2
+#: Blocks of a large cluster, and how many of these start together.
+LARGE, TOGETHER = 16, 4
 #: Warps of a block, whose sums share its memory: of heads of up to 32 channels, and of wider ones.
 WARPS = 8, 4
 #: Maximum number of blocks along the second grid axis.
@@ -392,6 +394,40 @@ def _joined(factors: list[tuple[int, int]]) -> int | None:
 # ── kernel ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@record
+class _Form:
+    """How blocks compute a head.
+
+    Attributes:
+        warps: of a block.
+        blocks: of a cluster.
+        shared: bytes of shared memory of a block.
+    """
+
+    warps: int
+    blocks: int
+    shared: int
+
+
+def _form(heads: int, wide: int, pixels: int, target: Target, *, is_unit: bool) -> _Form:
+    """Return how blocks compute each of so many heads.
+
+    Few heads of many pixels have larger clusters than are portable, of blocks with more warps.
+    """
+    count, forms = wide * (wide + 8 + 2 * is_unit), list[_Form]()
+    few = target.has_wgmma and heads <= TOGETHER
+    for warps, limit in ((WARPS[wide > 32], MAX_BLOCKS), *[(WARPS[0], LARGE)] * few):
+        tiles, blocks = ceil_div(pixels, 16 * warps), 1
+        most = RESIDENT * target.processors // heads if target.has_clusters else 1
+        while 2 * blocks <= min(limit, most, tiles - 1):
+            blocks *= 2
+        tile = 16 * warps * (wide + 8)
+        shared = max(8 * tile, 4 * warps * count) + 4 * tile + 4 * count + 2 * wide * (wide + 8)
+        if not forms or (shared <= target.shared and blocks >= limit):
+            forms.append(_Form(warps, blocks, shared))
+    return forms[-1]
+
+
 def channel_attention(
     found: ChannelAttention, operand: Callable[[Value], Tensor], target: Target
 ) -> Answer:
@@ -408,13 +444,9 @@ def channel_attention(
     wide, is_unit = ceil_div(size, 16) * 16, found.floor is not None
     read = [n for name in "qkv" for n in members[f"of_{name}"].values()]
     vector, pairs = gcd(8, size, *read), gcd(2, size, *members["of_y"].values()) == 2
-    warps = WARPS[wide > 32]
-    tiles, blocks = ceil_div(pixels, 16 * warps), 1
-    most = RESIDENT * target.processors // (heads * images) if target.has_clusters else 1
-    while 2 * blocks <= min(MAX_BLOCKS, most, tiles - 1):
-        blocks *= 2
-    count, tile = wide * (wide + 8 + 2 * is_unit), 16 * warps * (wide + 8)
-    shared = max(8 * tile, 4 * warps * count) + 4 * tile + 4 * count + 2 * wide * (wide + 8)
+    form = _form(heads * images, wide, pixels, target, is_unit=is_unit)
+    warps, blocks = form.warps, form.blocks
+    tiles = ceil_div(pixels, 16 * warps)
     table = np.ascontiguousarray(found.factors, np.float32)
     return Launch(
         "attention/attention_channels.cu",
@@ -433,7 +465,7 @@ def channel_attention(
             *(("SIZE", wide), ("VECTOR", vector), ("PAIRS", pairs), ("WARPS", warps)),
             *(("BLOCKS", blocks), ("UNIT", is_unit)),
         ),
-        shared=shared,
+        shared=form.shared,
         cluster=(blocks, 1, 1),
         code=atom_of(tensors["q"].dtype).code(),
         note=f"{images * heads} x {size} x {pixels}" + f" in a cluster of {blocks}" * (blocks > 1),
