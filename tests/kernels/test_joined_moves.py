@@ -143,6 +143,13 @@ def activated() -> Built:
     return g, apply(g, Concat(axis=1), apply(g, Expand(), z, [4, 3, 16]), y)
 
 
+def many() -> Built:
+    """Rows of so many columns that separate kernels take less time."""
+    g, (near, point) = started((64, 128, 8, 16), (64, 128, 1, 16))
+    same = apply(g, Expand(), point, [64, 128, 8, 16])
+    return g, apply(g, Concat(axis=-1), apply(g, Sub(), near, point), same)
+
+
 def in_place() -> Built:
     """Nothing is moved but by the Concat."""
     g, (x, z) = started((4, 6, 16), (4, 3, 16))
@@ -155,6 +162,6 @@ def test_what_layers_compute_is_no_part_of_it() -> None:
     assert entries[-1] == "moved"
 
 
-@pytest.mark.parametrize("build", [images, in_place])
+@pytest.mark.parametrize("build", [images, many, in_place])
 def test_others_are_joined_as_before(build: Callable[[], Built]) -> None:
     assert "concat" in entries_of(made(build))
