@@ -156,6 +156,25 @@ def in_place() -> Built:
     return g, apply(g, Concat(axis=1), apply(g, Slice(), x, [2], [4], [1]), z)
 
 
+def beside_a_token() -> Built:
+    """A sum of rows behind the first one of a tensor (CoaT), which is read where it is."""
+    g, (x, z) = started((4, 6, 16), (4, 6, 16))
+    y = apply(g, MatMul(), x, normal(16, 32).astype(np.float16))
+    first = apply(g, Slice(), apply(g, Reshape(), y, [4, 192]), [0], [16], [1])
+    token = apply(g, Reshape(), first, [4, 1, 16])
+    return g, apply(g, Concat(axis=1), token, apply(g, Add(), z, z))
+
+
+@needs_compiler
+def test_a_slice_is_read_in_place(emulated: CudaBackend) -> None:
+    graph = made(beside_a_token)
+    entries = entries_of(graph)
+    assert len(entries) == 2
+    assert entries[-1] == "moved"
+    feeds = {v.name: normal(*v.tensor.dims).astype(np.float16) for v in graph.inputs}
+    compare(Sample(graph, feeds), emulated)
+
+
 def test_what_layers_compute_is_no_part_of_it() -> None:
     entries = entries_of(made(activated))
     assert len(entries) == 2

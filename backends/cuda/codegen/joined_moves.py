@@ -87,6 +87,8 @@ class JoinedMoves(Whole):
     concat: Node
     parts: tuple[JoinedPart, ...]
 
+    reads_rows = True
+
     @property
     def nodes(self) -> frozenset[Node]:
         """All its nodes."""
