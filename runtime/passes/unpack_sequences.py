@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..ir.graph import Graph, Node, Value
-from ..ir.types import Array, TensorType
+from ..ir.infer import infer
+from ..ir.types import Array, SequenceType, TensorType
+from ..ops.control import SequenceMap
 from ..ops.movement import Concat
 from ..ops.sequence import (
     ConcatFromSequence,
@@ -21,12 +23,16 @@ from ..ops.sequence import (
 )
 from ..ops.shape import Identity, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
+from . import inline_bodies
 from .driver import Context
 from .editing import Builder, dtype_of, rank_of
 
-#: Maximum number of parts of a split tensor.
+#: Maximum number of parts of a split tensor, and of nodes that a SequenceMap becomes.
 PARTS = 1 << 10
-_READERS = (SequenceAt, SequenceLength, ConcatFromSequence, SequenceInsert, SequenceErase)
+_READERS = (
+    *(SequenceAt, SequenceLength, ConcatFromSequence, SequenceInsert, SequenceErase),
+    SequenceMap,
+)
 #: The known elements of a sequence, in order.
 Elements = tuple[Value, ...]
 
@@ -34,6 +40,7 @@ Elements = tuple[Value, ...]
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Make readers of an element, the length or the concatenation of a sequence read tensors."""
     known: dict[Value, Elements] = {}
+    has_bodies = False
     for node in list(graph.nodes):
         if isinstance(node.op, SplitToSequence):
             if not _is_taken_apart(graph, node.output):
@@ -43,6 +50,13 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
                 known[node.output] = parts
                 yield f"Split computes the {len(parts)} elements of '{node.output.name}'"
             continue
+        if isinstance(node.op, SequenceMap):
+            mapped = _map(graph, node, node.op, known)
+            if mapped is not None:
+                known |= mapped
+                has_bodies = True
+                yield f"SequenceMap '{node.name}' became its body for each element"
+            continue
         elements = _elements(node, known)
         if elements is not None:
             known[node.output] = elements
@@ -51,6 +65,28 @@ def run(graph: Graph, context: Context) -> Iterator[str]:
         if found is not None:
             graph.replace(node, (found,))
             yield f"{node.kind} '{node.name}' reads a sequence whose elements are known"
+    if has_bodies:
+        infer(graph)  # conditions inside of a body
+        yield from inline_bodies.run(graph, context)
+
+
+def _map(
+    graph: Graph, node: Node, op: SequenceMap, known: dict[Value, Elements]
+) -> dict[Value, Elements] | None:
+    """Return the results of a body for known elements of every sequence, or None."""
+    if not all(not value.consumers or _is_taken_apart(graph, value) for value in node.outputs):
+        return None
+    given = [value for value in node.inputs if value is not None]
+    lists = [known.get(value) for value in given if isinstance(value.type, SequenceType)]
+    lengths = {None if each is None else len(each) for each in lists}
+    length = lengths.pop() if len(lengths) == 1 else None
+    if length is None or length * len(op.body.nodes) > PARTS:
+        return None
+    made = [
+        graph.splice(node, op.body, [known[v][i] if v in known else v for v in given])
+        for i in range(length)
+    ]
+    return {value: tuple(each[k] for each in made) for k, value in enumerate(node.outputs)}
 
 
 def _elements(node: Node, known: dict[Value, Elements]) -> Elements | None:

@@ -45,6 +45,37 @@ g (float[4] x) => (y) {
   y = SequenceAt (s, at)
 }"""
 
+#: torch.atleast_1d of tensors, as torch.onnx.export writes it, then sums with parts of another.
+MAPPED = """
+g (float[2, 3] a, float[2, 3] b, float[4, 3] x) => (y, z) {
+  s = SequenceConstruct (a, b)
+  none = Constant <value = int64 {0}> ()
+  one = Constant <value_ints = [-1]> ()
+  t = SequenceMap (s) <body = at_least_1d (float[2, 3] e) => (d) {
+    shape = Shape (e)
+    rank = Size (shape)
+    empty = Equal (rank, none)
+    d = If (empty) <
+      then_branch = yes () => (c) { c = Reshape (e, one) },
+      else_branch = no () => (i) { i = Identity (e) }
+    >
+  }>
+  two = Constant <value = int64 {2}> ()
+  parts = SplitToSequence <axis = 0> (x, two)
+  u = SequenceMap (t, parts, a) <body = sum (float[2, 3] f, float[2, 3] g, float[2, 3] h) => (k) {
+    m = Add (f, g)
+    k = Mul (m, h)
+  }>
+  y = SequenceAt (u, none)
+  z = ConcatFromSequence <axis = 0> (u)
+}"""
+READ_ELSEWHERE = """
+g (float[2, 3] a, int64 at) => (float[2, 3] y) {
+  s = SequenceConstruct (a, a)
+  t = SequenceMap (s) <body = b (float[2, 3] e) => (d) { d = Neg (e) }>
+  y = SequenceAt (t, at)
+}"""
+
 
 def kinds(model: tercet.Model) -> set[str]:
     return {node.kind for node in model.graph.nodes}
@@ -89,6 +120,20 @@ def test_parts_of_a_tensor(keep: str, sizes: str) -> None:
     if "{4}" in sizes:  # parts of two widths do not join along the rows
         text = text.replace("ConcatFromSequence <axis = 0>", "ConcatFromSequence <axis = 1>")
     assert check(text, {"x": drawn(3, 6)}) <= {"Split", "Relu", "Concat", "Squeeze", "Transpose"}
+
+
+def test_bodies_of_known_elements() -> None:
+    found = check(MAPPED, {"a": drawn(2, 3), "b": drawn(2, 3) + 1, "x": drawn(4, 3)})
+    assert not [kind for kind in found if "Sequence" in kind or kind == "If"]
+
+
+def test_bodies_that_stay() -> None:
+    feeds = {"a": drawn(2, 3), "b": drawn(2, 3), "x": drawn(6, 3)}
+    assert "SequenceMap" in check(MAPPED.replace("[4, 3] x", "[6, 3] x"), feeds)
+    with tercet.load(parse_model(HEAD + READ_ELSEWHERE)) as model:
+        found = model.run({"a": drawn(2, 3), "at": np.array(1)})
+        assert "SequenceMap" in kinds(model)
+    np.testing.assert_array_equal(found["y"], -drawn(2, 3))
 
 
 def test_positions_that_are_computed_stay() -> None:
