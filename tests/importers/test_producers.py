@@ -1,9 +1,11 @@
 """What nodes mean in files of producers that compute otherwise than ONNX's cases say."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.version_converter
 import pytest
 from onnx.reference import ReferenceEvaluator
 
@@ -170,3 +172,25 @@ def test_a_loop_without_iterations_adds_nothing(
     with tercet.load(model, backend="numpy", **options) as loaded:
         (y,) = loaded.run(feeds).values()
     np.testing.assert_array_equal(y, run_onnxruntime(model, feeds)["y"])
+
+
+@pytest.mark.parametrize("opset", [7, 21])
+def test_two_versions_of_a_domain_without_nodes(opset: int) -> None:
+    """skl2onnx imports ONNX's domain twice, and ONNX's converter changes the first import."""
+    tree = Path(__file__).parents[1] / "producers/recorded/sklearn_tree"
+    model = onnx.version_converter.convert_version(onnx.load(f"{tree}.onnx"), opset)
+    assert sum(not each.domain for each in model.opset_import) == 2
+    with np.load(f"{tree}.npz") as file:
+        feeds = {key[6:]: file[key] for key in file.files if key.startswith("input/")}
+    for name, wanted in run_onnxruntime(model, feeds).items():
+        np.testing.assert_array_equal(tercet.load(model, backend="numpy").run(feeds)[name], wanted)
+
+
+def test_two_versions_of_a_domain_with_nodes_in_bodies() -> None:
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["a" : 1, "" : 17]> g (bool x) => (float y) {
+        y = a.If (x) <then_branch = t () => (z) { z = Constant <value = float {1}> () }>
+      }""")
+    model.opset_import.add(version=16)
+    with pytest.raises(tercet.ModelError, match="imports domain '' in two versions"):
+        tercet.load(model)

@@ -73,7 +73,8 @@ class _Parser:
         self._warnings: list[str] = []
 
     def model(self, proto: ModelProto) -> RawModel:
-        opsets = self._opsets(proto.opset_import, "model") or {"": 1}  # IR versions 1 and 2
+        imports = self._opsets(proto.opset_import, proto.graph.node, "model")
+        opsets = imports or {"": 1}  # IR versions 1 and 2
         functions: dict[FunctionKey, RawFunction] = {}
         for each in proto.functions:
             function = self._function(each)
@@ -98,11 +99,18 @@ class _Parser:
     def _metadata(self, entries: Iterable[StringStringEntryProto]) -> dict[str, str]:
         return {self._name(e.key): self._source.text(e.value, "metadata") for e in entries}
 
-    def _opsets(self, imports: Iterable[OperatorSetIdProto], where: str) -> dict[str, int]:
+    def _opsets(
+        self, imports: Iterable[OperatorSetIdProto], nodes: Iterable[NodeProto], where: str
+    ) -> dict[str, int]:
+        """Return the versions of domains; of one that no node is of, there may be several.
+
+        skl2onnx imports ONNX's domain twice, and ONNX's converter raises only one of the two.
+        """
         opsets: dict[str, int] = {}
         for each in imports:
             domain = domain_of(self._name(each.domain, where))
-            if opsets.setdefault(domain, each.version) != each.version:
+            is_new = opsets.setdefault(domain, each.version) == each.version
+            if not is_new and self._has(nodes, domain):
                 raise self._source.error(f"imports domain '{domain}' in two versions", where)
             found = f"imports version {each.version} of domain '{domain or 'ai.onnx'}'"
             if each.version < 1:
@@ -112,6 +120,16 @@ class _Parser:
                 raise self._source.unsupported(reason, where)
         return opsets
 
+    def _has(self, nodes: Iterable[NodeProto], domain: str) -> bool:
+        """Whether one of the nodes, or of those in their bodies, is of a domain."""
+        return any(
+            domain_of(self._name(node.domain)) == domain
+            or any(
+                self._has(body.node, domain) for a in node.attribute for body in (a.g, *a.graphs)
+            )
+            for node in nodes
+        )
+
     def _function(self, proto: FunctionProto) -> RawFunction:
         key = (
             domain_of(self._name(proto.domain)),
@@ -120,7 +138,7 @@ class _Parser:
         )
         attributes: dict[str, Any] = {self._name(name): None for name in proto.attribute}
         where = f"function '{key[0]}::{key[1]}'"
-        opsets = self._opsets(proto.opset_import, where)
+        opsets = self._opsets(proto.opset_import, proto.node, where)
         for each in proto.attribute_proto:
             name, value = self._attribute(each, opsets, where)
             attributes[name] = value
