@@ -154,6 +154,7 @@ def test_what_pytorch_left_has_a_remedy(domain: str) -> None:
         ("SoftmaxGrad_13", "com.microsoft", "part of training"),
         ("AdamWOptimizer", "com.microsoft", "part of training"),
         ("InPlaceAccumulatorV2", "com.microsoft", "part of training"),
+        ("Scale", "com.microsoft", "part of training"),  # what onnxruntime-training writes for Div
         ("ConcatTraining", "com.microsoft", "part of training"),
         ("NcclAllReduce", "com.microsoft", "several GPUs; export the whole model"),
     ],

@@ -67,7 +67,7 @@ _NAMES = {
     _TRAINING: (
         "BatchNormInternal BiasSoftmaxDropout BitmaskBiasDropout BitmaskDropout FakeQuant "
         "InPlaceAccumulator InPlaceAccumulatorV2 MixedPrecisionScale PythonOp ReduceAllL2 "
-        "SoftmaxCrossEntropyLossInternal SparseSoftmaxCrossEntropy TrainableDropout YieldOp"
+        "Scale SoftmaxCrossEntropyLossInternal SparseSoftmaxCrossEntropy TrainableDropout YieldOp"
     ),
     "a part of a model that was cut for several GPUs; export the whole model": (
         "AdasumAllReduce AllGather AllReduce AllToAll MegatronF MegatronG NcclAllGather "
