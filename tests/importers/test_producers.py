@@ -174,6 +174,24 @@ def test_a_loop_without_iterations_adds_nothing(
     np.testing.assert_array_equal(y, run_onnxruntime(model, feeds)["y"])
 
 
+@pytest.mark.parametrize("x", ["1, 2, 5, 7", "n, c, h, w"])
+@pytest.mark.parametrize("perm", [(0, -2, -1, 1), (-1, 0, -3, -2), (0, -9, -1, 1)])
+def test_axes_from_the_end(x: str, perm: tuple[int, ...]) -> None:
+    """What torch.onnx.export writes of Mamba-2's permute(0, -2, -1, 1), for one."""
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 8, opset_import: ["" : 17], producer_name: "pytorch">
+      g (float[{x}] x) => (float[a, b, c, d] y) {{ y = Transpose <perm = {list(perm)}> (x) }}""")
+    if min(perm) < -4:
+        with pytest.raises(tercet.TercetError, match="not an order of 4 axes"):
+            tercet.load(model)
+        return
+    (y,) = tercet.load(model, backend="numpy")(X)
+    np.testing.assert_array_equal(y, np.transpose(X, perm))
+    model.producer_name = "other"
+    with pytest.raises(tercet.TercetError, match="not an order of 4 axes"):
+        tercet.load(model)
+
+
 @pytest.mark.parametrize("opset", [7, 21])
 def test_two_versions_of_a_domain_without_nodes(opset: int) -> None:
     """skl2onnx imports ONNX's domain twice, and ONNX's converter changes the first import."""

@@ -85,6 +85,18 @@ def empty_operands(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     return [node.change(inputs=tuple(kept))]
 
 
+@written_by("Transpose", "pytorch")
+def axes_from_the_end(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Negative axes count from the end, as in PyTorch.
+
+    Its older exporter writes those of moveaxis and of scripted calls of permute as they are.
+    """
+    perm = integers(node, "perm", site)
+    if perm is None or not (perm < 0).any():
+        return [node]
+    return [without(node, perm=tuple(np.where(perm < 0, perm + perm.size, perm).tolist()))]
+
+
 @written_by("ConvTranspose", "MindSpore")
 def whole_shapes(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """`output_shape` begins with batch and channels, and odd paddings have more at the end.
