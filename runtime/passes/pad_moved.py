@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..ir.dtypes import FLOATS
 from ..ir.graph import Graph, Node, Value
 from ..ops.conv import Conv
 from ..ops.cuts import axis_of
@@ -13,7 +14,7 @@ from ..ops.matmul import MatMul
 from ..ops.movement import Concat, Pad, Slice, Transpose
 from ..ops.shape import RESHAPES
 from .driver import Context
-from .editing import Builder, rank_of, static_dims
+from .editing import Builder, dtype_of, rank_of, static_dims
 from .pad_channels import word_of
 
 #: Minimum number of columns that are padded.
@@ -23,12 +24,13 @@ _READERS = (*RESHAPES, Slice, Transpose, Conv)
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
-    """Replace a Concat of zeros and one computed tensor by a Pad.
+    """Replace a Concat of zeros and one computed tensor of floats by a Pad.
 
     Relative positions are shifted by a column of zeros in front of them and a view that gives rows
     another length (Transformer-XL, Conformer); a Slice then leaves none of the zeros. Pads,
     views and slices are composed, so that nothing is copied; a Concat would be. Causal
-    convolutions have zeros in front of a sequence.
+    convolutions have zeros in front of a sequence. Integers may be sizes or indices: what finds
+    the values of these knows Concats.
     """
     for node in list(graph.nodes):
         found = _padded(node) if _is_moved(graph, node) else None
@@ -89,7 +91,7 @@ def _padded(node: Node) -> tuple[Value, int, int, int] | None:
         return None
     value = parts[computed[0]]
     shapes = [static_dims(part.tensor.shape) for part in parts]
-    if value.is_constant or any(shape is None for shape in shapes):
+    if value.is_constant or dtype_of(value) not in FLOATS or any(shape is None for shape in shapes):
         return None
     sizes = [shape[axis] for shape in shapes if shape is not None]
     return value, axis, sum(sizes[: computed[0]]), sum(sizes[computed[0] + 1 :])

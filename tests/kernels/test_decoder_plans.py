@@ -85,6 +85,14 @@ def kernels(plan: Plan) -> list[str]:
     return [row.kernel for row in plan.rows if row.kind == "step"]
 
 
+@pytest.mark.parametrize("name", ["optimum_bloom", "optimum_falcon", "optimum_gptj", "optimum_opt"])
+def test_masks_of_single_positions_have_caches_of_static_size(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with following(DECODERS / name / "model.onnx", SamplingSettings(), monkeypatch) as plan:
+        assert kernels(plan), "sizes of masks that grow have a bound"
+
+
 def test_rotations_of_transformers_are_done_by_the_attention(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tercet.runtime.ir.dtypes import int64
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Abs, Relu
+from tercet.runtime.ops.elementwise import Abs, Cast, Relu
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape
@@ -101,6 +102,13 @@ def added(g: Graph, x: Value) -> Value:
     return apply(g, Relu(), apply(g, Concat(axis=1), np.zeros((2, 1, 4), np.float32), x))
 
 
+def sizes(g: Graph, x: Value) -> Value:
+    """Return integers, as those of shapes and indices."""
+    integers = apply(g, Cast(to=int64), x)
+    joined = apply(g, Concat(axis=0), np.zeros(3, np.int64), integers)
+    return apply(g, Reshape(), joined, ints(-1, 2))
+
+
 @pytest.mark.parametrize(
     ("build", "shape"),
     [
@@ -108,8 +116,9 @@ def added(g: Graph, x: Value) -> Value:
         (beside((2, 3, 2), None, fill=-0.0), (2, 3, 7)),
         (beside((2, 3, 2), None, None), (2, 3, 7)),
         (added, (2, 5, 4)),
+        (sizes, (5,)),
     ],
-    ids=["ones", "negative zeros", "twice", "a token"],
+    ids=["ones", "negative zeros", "twice", "a token", "integers"],
 )
 def test_other_joins_stay(build: Callable[..., Value], shape: tuple[int, ...]) -> None:
     after, said = passed(make(build, shape), pad_moved.run, "float32")
