@@ -317,6 +317,22 @@ def test_masks_that_repeat(case: Repeated, tiled: bool, hopper: CudaBackend) -> 
 
 
 @needs_compiler
+def test_masks_of_rows_that_all_keys_share(hopper: CudaBackend) -> None:
+    """They are as long as the keys: those behind the end of a shorter one would be hidden."""
+    feeds = {n: normal(2, 4, 24, 32).astype(float16) for n in "qkv"}
+    feeds["mask"] = normal(2, 1, 24, 1).astype(float16)
+    graph, dims = Graph(), np.array([2, 4, 24, 24])
+    *heads, mask = (graph.add_input(n, TensorType(float16, x.shape)) for n, x in feeds.items())
+    graph.set_outputs({"y": apply(graph, Attention(), *heads, apply(graph, Expand(), mask, dims))})
+    infer(graph)
+    with Model(graph, [hopper], OPTIONS, evaluate) as model:
+        y = model.run(feeds)["y"]
+    q, k, v, few = feeds.values()
+    want = exact(q, k, v, np.broadcast_to(few, dims))
+    np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[float16] * np.abs(want).max())
+
+
+@needs_compiler
 @pytest.mark.parametrize("times", [(1, 2, 1, 1), (1, 1, 2, 1), (1, 1, 1, 2)], ids=str)
 def test_masks_that_repeat_otherwise(times: tuple[int, ...], hopper: CudaBackend) -> None:
     """Heads, rows or keys in turn, which no kernel reads."""

@@ -108,9 +108,9 @@ def _repeated(node: Node, before: Sequence[Node], scores: Ints) -> MaskedAttenti
     wanted = [[each] if each[0] > 1 else [] for each in sizes]
     if [[each for each in axis if each[1]] for axis in axes] != wanted:
         return None
-    # Samples have those of the mask in turn; along other axes it has one element, or all.
-    whole = all(axis == own or not own for axis, own in zip(axes[1:], wanted[1:], strict=True))
-    if not whole or (wanted[0] and axes[0][-1:] != wanted[0]):
+    # Samples have those of the mask in turn; heads and rows share one, or have their own.
+    whole = all(axis == own or not own for axis, own in zip(axes[1:3], wanted[1:3], strict=True))
+    if not whole or axes[3] != wanted[3] or (wanted[0] and axes[0][-1:] != wanted[0]):
         return None
     return MaskedAttention(node, tuple(before), (mask,))
 
