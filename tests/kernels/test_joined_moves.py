@@ -17,7 +17,7 @@ from tercet.runtime.ir.infer import infer
 from tercet.runtime.ir.op import Op
 from tercet.runtime.ir.types import TensorType
 from tercet.runtime.ops.conv import Conv
-from tercet.runtime.ops.elementwise import Add, Cast, Div, Relu, Sub
+from tercet.runtime.ops.elementwise import Add, Cast, Div, Mul, Relu, Sub
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Transpose
@@ -92,7 +92,14 @@ def computed() -> Built:
     return g, apply(g, Concat(axis=1), *both)
 
 
-BUILDS = {each.__name__: each for each in (tokens, neighbours, odd, chosen, computed)}
+def scaled() -> Built:
+    """A computed factor of all elements of a part, which is read before these."""
+    g, (x, z, factor) = started((2, 4, 8), (4, 2, 8), ())
+    turned = apply(g, Transpose(perm=(1, 0, 2)), z)
+    return g, apply(g, Concat(axis=1), turned, apply(g, Mul(), factor, x))
+
+
+BUILDS = {each.__name__: each for each in (tokens, neighbours, odd, chosen, computed, scaled)}
 
 
 def made(build: Callable[[], Built]) -> Graph:

@@ -205,7 +205,7 @@ def _operands(part: JoinedPart) -> tuple[Value, ...]:
 def joined_moves(found: JoinedMoves, y: Tensor, operand: Operand) -> Recipe | str:
     """Return the launch that computes all parts, each where it is in the result.
 
-    Elements of other parts are zeros for the operands of each, and are not read.
+    Elements of other parts are zeros for the operands of each, and are not read, but for scalars.
     """
     axis = axis_of(found.concat)
     assert axis is not None
@@ -221,6 +221,9 @@ def joined_moves(found: JoinedMoves, y: Tensor, operand: Operand) -> Recipe | st
             return code
         known, first = {each.y: each for each in part.read}, len(read)
         for value in code.operands:
+            if not value.tensor.dims:  # there for elements of all parts
+                read.append(operand(value))
+                continue
             source = known.get(value)
             try:
                 placed = _placed(value, source, part.value.tensor.dims, y.dims, axis, begin, step)
@@ -231,7 +234,7 @@ def joined_moves(found: JoinedMoves, y: Tensor, operand: Operand) -> Recipe | st
         codes.append(code.within(f"part{number}"))
         numbers = range(first, len(read))
         calls.append(f"part{number}::chain({', '.join(f'a{i}' for i in numbers)})")
-        inside.append(first)
+        inside.append(next(i for i in numbers if i in moved))
     refused = refusal(y, read, moved)
     if refused:
         return refused
