@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 
 from ..base.record import record
 from ..ir.graph import Graph, Node, Value
@@ -37,7 +38,10 @@ class Heads:
 
 
 def before_norms(graph: Graph, value: Value) -> Heads:
-    """Return the rows that are cut into heads, each divided by its norm, to compute a value."""
+    """Return the rows that are cut into heads, each divided by its norm, to compute a value.
+
+    Heads of a row are all of it, and those of the same row of the value.
+    """
     plain = Heads(value, ())
     joined = value.producer
     if joined is None or not isinstance(joined.op, Reshape):
@@ -60,9 +64,11 @@ def before_norms(graph: Graph, value: Value) -> Heads:
     others = [each.output for each in nodes[:-1] if each.output is not heads]
     alone = all(len(each.consumers) == 1 for each in others)
     alone = alone and set(heads.consumers) == {reduced, divided}
-    same = rank == 1 + (rank_of(value) or 0) and rank_of(cut.operands[0]) == rank_of(value)
+    rows, sizes = cut.operands[0], static_dims((shape_of(heads) or ())[-2:])
+    same = rank == 1 + (rank_of(value) or 0) and rank_of(rows) == rank_of(value)
+    same = same and sizes and size_of(rows, -1) == size_of(value, -1) == prod(sizes)
     hidden = alone and same and not any(graph.is_output(each.output) for each in nodes)
-    return Heads(cut.operands[0], nodes) if hidden else plain
+    return Heads(rows, nodes) if hidden else plain
 
 
 def _before_cast(value: Value) -> tuple[tuple[Node, ...], Node | None]:

@@ -98,6 +98,9 @@ def _found(
     if any(to > LARGER * size for size, to in wanted):
         return None
     operands = [before_norms(graph, q), before_norms(graph, k), Heads(v, ())]
+    for each, count in zip(operands, heads, strict=True):
+        if each.nodes and (shape_of(each.nodes[0].output) or ())[-2:] != (count, of_k):
+            return None  # norms of other parts of rows
     layers = _layers(graph, node, operands)
     behind = graph.sole_consumer(node.output)
     if layers is None or behind is None or not isinstance(behind.op, MatMul):

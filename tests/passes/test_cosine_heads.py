@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,21 @@ WIDTH = HEADS * SIZE
 
 
 def normalized(
-    g: Graph, rows: Value, *, heads: int = HEADS, least: float = 1e-12, maximum: bool = False
+    g: Graph,
+    rows: Value,
+    *,
+    heads: int = HEADS,
+    least: float = 1e-12,
+    maximum: bool = False,
+    dims: Sequence[int] = (),
 ) -> Value:
     """Divide heads by their norms, as torch's normalize does."""
     infer(g)
-    x = apply(g, Reshape(), rows, np.array([0, 0, heads, rows.tensor.dims[-1] // heads]))
+    dims = dims or (0, 0, heads, rows.tensor.dims[-1] // heads)
+    x = apply(g, Reshape(), rows, np.array(dims))
     norm = apply(g, ReduceL2(), x, np.array([-1]))
     norm = apply(g, Max() if maximum else Clip(), norm, np.array(least, np.float32))
-    return apply(g, Reshape(), apply(g, Div(), x, norm), np.array([0, 0, -1]))
+    return apply(g, Reshape(), apply(g, Div(), x, norm), np.array([*dims[:2], -1]))
 
 
 def parts(g: Graph, x: Value, *sizes: int) -> list[Value]:
@@ -111,6 +119,16 @@ def read_twice(g: Graph, x: Value) -> Value:
     return apply(g, Add(), attended(g, normalized(g, q), normalized(g, k), v), q)
 
 
-@pytest.mark.parametrize("build", [keys_first, other_bounds, one_alone, other_heads, read_twice])
+def other_rows(g: Graph, x: Value) -> Value:
+    """Heads are cut from halves of rows."""
+    batch, rows, size = SHAPE[0], 2 * SHAPE[1], SIZE // 2
+    q, k, v = parts(g, x, WIDTH, WIDTH, WIDTH)
+    q, k = (normalized(g, each, dims=(batch, rows, HEADS, size)) for each in (q, k))
+    return attended(g, q, k, apply(g, Reshape(), v, np.array([batch, rows, -1])))
+
+
+@pytest.mark.parametrize(
+    "build", [keys_first, other_bounds, one_alone, other_heads, other_rows, read_twice]
+)
 def test_others_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), cosine_heads.run, "float32")[1]

@@ -63,12 +63,18 @@ def apart(g: Graph, x: Value) -> Value:
 
 
 def normalized(
-    g: Graph, rows: Value, *, axis: int = -1, least: float | None = 1e-12, alone: bool = True
+    g: Graph,
+    rows: Value,
+    *,
+    axis: int = -1,
+    least: float | None = 1e-12,
+    alone: bool = True,
+    count: int = 3,
 ) -> Value:
-    """Divide each of three heads by its norm."""
+    """Divide each of so many heads by its norm."""
     infer(g)
-    size = rows.tensor.dims[-1] // 3
-    heads = apply(g, Reshape(), rows, np.array([0, 0, 3, size]))
+    size = rows.tensor.dims[-1] // count
+    heads = apply(g, Reshape(), rows, np.array([0, 0, count, size]))
     norm = apply(g, ReduceL2(), heads, np.array([axis]))
     if least is not None:
         norm = apply(g, Clip(), norm, np.array(least, np.float32))
@@ -146,8 +152,18 @@ def of_others(g: Graph, x: Value) -> Value:
     return cosines(g, x, alone=False)
 
 
+def of_rows(g: Graph, x: Value) -> Value:
+    """Norms of all heads at once."""
+    return cosines(g, x, count=1)
+
+
+def of_parts(g: Graph, x: Value) -> Value:
+    return cosines(g, x, count=6)
+
+
 @pytest.mark.parametrize(
-    "build", [words, tiny, read_elsewhere, same, of_places, without_bound, of_others]
+    "build",
+    [words, tiny, read_elsewhere, same, of_places, without_bound, of_others, of_rows, of_parts],
 )
 def test_others_stay(build: Build) -> None:
     assert not padded(make(build, SHAPE))[1]
