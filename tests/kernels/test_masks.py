@@ -259,6 +259,21 @@ def test_masks_that_are_sums(case: Summed, hopper: CudaBackend) -> None:
     np.testing.assert_allclose(y, want, rtol=0, atol=ERROR[case.dtype] * np.abs(want).max())
 
 
+@pytest.mark.parametrize(("batch", "pairs"), [(256, True), (512, False)])
+def test_rows_of_keys_far_apart_are_read_one_by_one(batch: int, *, pairs: bool) -> None:
+    """Kernels count pairs with 31 bits."""
+    graph, apart = Graph(), (batch, 16, 4096)
+    q, k, v = (graph.add_input(n, TensorType(float16, (*apart, 64))) for n in "qkv")
+    down = graph.add_input("down", TensorType(float16, (64, 1, *apart)))
+    across = graph.add_input("across", TensorType(float16, (*apart, 1, 64)))
+    mask = apply(graph, Add(), apply(graph, Transpose(perm=(2, 3, 4, 0, 1)), down), across)
+    mask = apply(graph, Reshape(), mask, np.array([*apart, 4096]))
+    graph.set_outputs({"y": apply(graph, Attention(), q, k, v, mask)})
+    infer(graph)
+    (launch,) = launches(planned(graph, DryDevice(compiler=DryCompiler(H200))))
+    assert bool(dict(launch.constants)["MASK_PAIRS"]) is pairs
+
+
 @dataclass(frozen=True)
 class Repeated:
     """An attention of eighteen samples with three masks, those of windows of images."""

@@ -361,8 +361,11 @@ class AttentionTask:
 
     @property
     def is_sum_of_pairs(self) -> bool:
-        """The same of masks with two terms."""
-        return self.terms is not None and self.terms.are_of_pairs
+        """The same of masks with two terms, along whose rows of keys places have 31 bits."""
+        if self.terms is None or not self.terms.are_of_pairs:
+            return False
+        outer = self.total // self.terms.inner[1]
+        return all(outer * term.steps[3] < 2**31 for term in self.terms.terms)
 
     @property
     def outer_keys(self) -> int:
