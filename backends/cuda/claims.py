@@ -70,8 +70,8 @@ class Claims:
         target = self._device.compiler.target
         branches = beside_others(graph)
         setting = Setting(target, options, choices=self._choices, cut=cut, branches=branches)
-        found = tuple(groups(graph, free))
         recipes = _RecipesOfGroups(setting)
+        found = tuple(part for group in groups(graph, free) for part in recipes.made(graph, group))
         cutting = Cutting(
             graph,
             found,
@@ -87,7 +87,7 @@ class Claims:
             found = cutting.find()
             judged()
         for group in found:
-            stored = cutting.stored(group.nodes[-1].output)
+            stored = cutting.stored(group.result)
             yield from self._claims(graph, recipes.of(group), stored)
 
     def _claims(
@@ -126,7 +126,7 @@ class Claims:
         pitched = _pitched(group, recipe)
         rows = pitched if _reads_rows(group) else frozenset[Value]()
         wanted = replace(wanted, pitched=pitched, rows=rows)
-        wanted = _also_in_halves(wanted, group.nodes[-1].output, stored)
+        wanted = _also_in_halves(wanted, group.result, stored)
         return Claim(group.nodes, build, wanted, _in_place(group))
 
     def _build_nothing(self, site: BuildContext) -> KernelStep:
@@ -134,7 +134,7 @@ class Claims:
 
     def _build(self, recipes: _Recipes, site: BuildContext) -> KernelStep | Decline:
         group, setting = recipes.group, recipes.setting
-        y = group.nodes[-1].output
+        y = group.result
         formats = dict(site.formats)
         only = y in formats and formats[y].in_halves
         if only:
@@ -213,9 +213,15 @@ class _RecipesOfGroups:
         """Return the formats that a group requests, unless contiguous."""
         return self.of(group).formats
 
+    def made(self, graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
+        """Return a group; without its second result, if its kernel does not store that."""
+        if group.also is None or self.is_made(group, self.formats(group), PLAIN):
+            return (group,)
+        return smaller(graph, group)
+
     def is_made(self, group: FusionGroup, formats: Mapping[Value, Format], stored: Stored) -> bool:
         """Whether there is a recipe for tensors in these formats that stores its result so."""
-        results = (group.nodes[-1].output,)
+        results = (group.result,)
         return not isinstance(self.of(group).of(formats, results, stored=stored), str)
 
 
@@ -269,7 +275,7 @@ def _wanted(
     group: FusionGroup, formats: Mapping[Value, Format], results: Sequence[Value]
 ) -> Formats:
     reads = reads_of(group.nodes)
-    y = group.nodes[-1].output.tensor
+    y = group.result.tensor
     # Numbers are the same in any format.
     numbers = {
         v: Format.CONTIGUOUS for v in reads if v.tensor.size == 1 and v.tensor.rank != y.rank
@@ -339,13 +345,15 @@ def _pitched(group: FusionGroup, recipe: Answer) -> frozenset[Value]:
     pitched = pitched_by(recipe)
     if group.head is None:
         return pitched
-    y = group.nodes[-1].output
+    y = group.result
     made = {value for node in group.nodes for value in node.outputs}
     along = {
         value
         for value in reads_of(group.epilogue)
         if value not in made and value.tensor.dims == y.tensor.dims
     }
+    if group.also is not None:  # results are at the same places
+        pitched -= {y, group.also.output}
     return pitched if along <= pitched else pitched - along - {y}
 
 
@@ -366,7 +374,7 @@ def _in_place(group: FusionGroup) -> Pairs:
     """Return which inputs the result may overwrite: those read only elementwise."""
     if group.whole is not None:
         return group.whole.in_place
-    y = group.nodes[-1].output
+    y = group.result
     moved = [each.x for each in group.moves]
     windows = moved if group.head is None else group.head.distinct_reads
     pairs = tuple(

@@ -70,7 +70,7 @@ class Cutting:
     @cached_property
     def _makers(self) -> dict[Value, FusionGroup]:
         """The groups with a head by their results."""
-        return {group.nodes[-1].output: group for group in self.heads.values()}
+        return {group.result: group for group in self.heads.values()}
 
     def find(self) -> tuple[FusionGroup, ...]:
         """Find the values that kernels can store in halves, and return the groups.
@@ -94,7 +94,7 @@ class Cutting:
             if group is not None and self._is_able(node, group):
                 is_image = isinstance(node.op, Conv)
                 format = Format.PIXEL_HALVES if is_image else Format.HALVES
-                self.cut[group.nodes[-1].output] = format
+                self.cut[group.result] = format
         inside = {node for group in joined for node in group.nodes}
         found = (self._instead.get(group.nodes[0], (group,)) for group in self.groups)
         others = (g for groups in found for g in groups if inside.isdisjoint(g.nodes))
@@ -117,7 +117,7 @@ class Cutting:
     def _divided(self, group: FusionGroup) -> tuple[FusionGroup, ...]:
         """Return a group; of a pattern with depthwise convolutions and no recipe, its parts."""
         depthwise = any(isinstance(n.op, Conv) and n.op.group > 1 for n in group.nodes)
-        narrow = group.nodes[-1].output.tensor.dtype != float32
+        narrow = group.result.tensor.dtype != float32
         if group.whole is None or not depthwise or narrow or _heads_of(group):
             return (group,)
         if self.is_made(group, self.formats(group), PLAIN):
@@ -128,7 +128,7 @@ class Cutting:
         """Have other groups take the place of one."""
         self._instead[group.nodes[0]] = parts
         self.heads.update((head, part) for part in parts for head in _heads_of(part))
-        self._makers.update((part.nodes[-1].output, part) for part in parts if _heads_of(part))
+        self._makers.update((part.result, part) for part in parts if _heads_of(part))
 
     def _attention_of_halves(self, node: Node) -> FusionGroup | None:
         """Return the attention that a node is, if its operands are products stored in halves."""
@@ -152,7 +152,7 @@ class Cutting:
         return joined
 
     def _is_able(self, head: Node, group: FusionGroup) -> bool:
-        y, heads = group.nodes[-1].output.tensor, _heads_of(group)
+        y, heads = group.result.tensor, _heads_of(group)
         if not isinstance(head.op, ABLE) or (heads and head is not heads[-1]):
             return False
         axis = 1 if isinstance(head.op, Conv) else -1
@@ -160,7 +160,7 @@ class Cutting:
             return False
         if isinstance(head.op, MatMul | Gemm) and group.whole is None:
             return self._wants(head, head.operands[0])
-        if isinstance(head.op, Conv) and not self._pays(group.nodes[-1].output):
+        if isinstance(head.op, Conv) and not self._pays(group.result):
             return False
         return self.is_made(group, self.formats(group), IN_HALVES)
 

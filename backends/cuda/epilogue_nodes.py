@@ -6,18 +6,23 @@ from collections.abc import Set
 
 from ...runtime.ir.dtypes import float32
 from ...runtime.ir.graph import Graph, Node, Value
+from ...runtime.ops.conv import Conv, ConvTranspose
 from ...runtime.ops.elementwise import Add
-from ...runtime.ops.matmul import MatMul
-from ...runtime.ops.movement import Slice, Split
+from ...runtime.ops.matmul import Gemm, MatMul
+from ...runtime.ops.movement import Concat, Slice, Split
+from ...runtime.ops.norm import BatchNormalization
 from ...runtime.plan.format import Format
 from .algorithms.registry import kernel_of
 from .codegen.elementwise import closed_after, in_chains, is_worth_repeating, reads_reduced
 from .codegen.epilogue import epilogue_of
+from .codegen.second_results import SecondResult
 from .gemm.atoms import HALVES
 from .recipe.operands import Tensor
 
 #: Float types with float32 accumulators, which kernels may store in place of one another.
 STORED = HALVES | {float32}
+#: Operators whose epilogues may store second results, and that read these.
+FACTORS = Conv | ConvTranspose | MatMul | Gemm
 
 
 def takes_epilogue(node: Node) -> bool:
@@ -141,3 +146,50 @@ def _stays_apart(graph: Graph, value: Value, free: Set[Node], is_whole: bool) ->
     if node is None or node not in free or not takes_epilogue(node):
         return False
     return graph.sole_consumer(value) is not None
+
+
+def second_result_at(
+    graph: Graph, head: Node, first: Value, free: Set[Node]
+) -> SecondResult | None:
+    """Return the elementwise nodes of one operand that compute a second result of an epilogue.
+
+    What a convolution or product stores is read as it is, and through these nodes by convolutions
+    and products, which would else wait for a kernel that reads and stores as many elements. Tensors
+    that are joined may be stored in place, where a second one has no place.
+    """
+    if not isinstance(head.op, FACTORS):
+        return None
+    able = _scales if isinstance(head.op, Conv) else _is_alone
+    nodes = [node for node in first.consumers if able(node, first, free)]
+    others = [node for node in first.consumers if node not in nodes]
+    if len(nodes) != 1 or not (others or graph.is_output(first)):
+        return None
+    if any(isinstance(node.op, Concat) for node in others):
+        return None
+    while (follower := graph.sole_consumer(nodes[-1].output)) is not None:
+        if not _is_alone(follower, nodes[-1].output, free):
+            break
+        nodes.append(follower)
+    last = nodes[-1].output
+    if graph.is_output(last) or not all(isinstance(n.op, FACTORS) for n in last.consumers):
+        return None
+    return SecondResult(tuple(nodes))
+
+
+def _scales(node: Node, value: Value, free: Set[Node]) -> bool:
+    """Whether a node scales and shifts channels by constants, or `_is_alone`."""
+    if not isinstance(node.op, BatchNormalization) or node.op.training_mode:
+        return _is_alone(node, value, free)
+    x, *constants = node.operands
+    alike = x is value and node.output.tensor.dtype == value.tensor.dtype
+    return alike and node in free and all(v.data is not None for v in constants)
+
+
+def _is_alone(node: Node, value: Value, free: Set[Node]) -> bool:
+    """Whether an elementwise node computes a tensor of the same type of one only."""
+    own, found = value.tensor, node.output.tensor
+    if node not in free or not in_chains(node):
+        return False
+    others = [v for v in node.distinct_reads if v is not value]
+    alike = (found.dims, found.dtype) == (own.dims, own.dtype)
+    return alike and all(v.data is not None and v.data.size == 1 for v in others)

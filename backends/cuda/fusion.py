@@ -28,13 +28,14 @@ from .codegen.elementwise import (
 from .codegen.epilogue import Epilogue, epilogue_of, pitches_in
 from .codegen.moves import MOVING, Movement, movements
 from .codegen.readers import Formed
+from .codegen.second_results import SecondResult
 from .codegen.shared_chains import (
     FEW_ELEMENTS,
     MAX_OPERANDS,
     operands_of,
     shared_chain_at,
 )
-from .epilogue_nodes import STORED, meeting, tail, takes_epilogue
+from .epilogue_nodes import STORED, meeting, second_result_at, tail, takes_epilogue
 from .gemm.atoms import HALVES
 from .gemm.f16 import is_packed
 from .joined_moves import may_join_all
@@ -61,6 +62,7 @@ class FusionGroup:
             it reads in 16 bits, and a first layer rounds the image that it packs.
         whole: the pattern that a dedicated kernel computes; see `patterns`.
         moves: the movements through which a chain reads.
+        also: the last nodes, if they compute a second result of the head's epilogue.
         epilogues: what `epilogue_in` has returned.
     """
 
@@ -70,6 +72,7 @@ class FusionGroup:
     cast: Node | None = None
     whole: Pattern | None = None
     moves: tuple[Movement, ...] = ()
+    also: SecondResult | None = None
     epilogues: dict[Hashable, Epilogue | str] = field(
         default_factory=dict[Hashable, Epilogue | str], compare=False, repr=False
     )
@@ -82,7 +85,17 @@ class FusionGroup:
         if self.head is None:
             return self.nodes
         begin = 1 if self.cast is None else 2
-        return self.nodes[begin:] if self.pool is None else self.nodes[begin:-1]
+        return self.first[begin:] if self.pool is None else self.nodes[begin:-1]
+
+    @property
+    def first(self) -> tuple[Node, ...]:
+        """The nodes, without those of a second result."""
+        return self.nodes if self.also is None else self.nodes[: -len(self.also.nodes)]
+
+    @property
+    def result(self) -> Value:
+        """The last result; the first one, where the epilogue stores two."""
+        return self.first[-1].output
 
     def epilogue_in(self, y: Tensor, operand: Callable[[Value], Tensor]) -> Epilogue | str:
         """Return the epilogue of the head, or why there is none; see `epilogue_of`.
@@ -98,6 +111,8 @@ class FusionGroup:
         key = nodes, y, *pitches_in(nodes, operand).items()
         if key not in self.epilogues:
             found = epilogue_of(nodes, y, self.head.output, operand=operand)
+            if self.also is not None and not isinstance(found, str):
+                found = self.also.of(found, y.value, Tensor(self.also.output, y.format))
             self.epilogues[key] = found
         return self.epilogues[key]
 
@@ -289,10 +304,15 @@ def _headed(graph: Graph, node: Node, left: set[Node]) -> FusionGroup:
     epilogue = tail(graph, node, left) if takes_epilogue(node) else ()
     left.difference_update((node, *epilogue))
     cast = _cast_before(graph, node, left)
-    pool = _pool(graph, node, (node, *epilogue)[-1].output, left)
+    result = (node, *epilogue)[-1].output
+    pool = _pool(graph, node, result, left)
     before = () if cast is None else (cast,)
     left.difference_update((*before, *pool))
-    return FusionGroup((*before, node, *epilogue, *pool), node, pool[0] if pool else None, cast)
+    also = None if cast or pool else second_result_at(graph, node, result, left)
+    more = pool if also is None else also.nodes
+    left.difference_update(more)
+    last = pool[0] if pool else None
+    return FusionGroup((*before, node, *epilogue, *more), node, last, cast, also=also)
 
 
 def _is_only(graph: Graph, movement: Movement) -> bool:

@@ -57,7 +57,7 @@ def recipe_of(
     def tensor(value: Value | None) -> Tensor | None:
         return None if value is None else operand(value)
 
-    y = operand(group.nodes[-1].output)
+    y = operand(group.result)
     head = group.head
     halves = Tensor(y.value, y.format.halves) if stored.halves else None
     if group.whole is not None:
@@ -95,6 +95,10 @@ def recipe_of(
         return epilogue
     epilogue = epilogue.storing(halves, plain=stored.plain)
     recipe = _storing(registered.build(replace(context, epilogue=epilogue)), halves)
+    if group.also is not None and not isinstance(recipe, str):
+        second = Tensor(group.also.output, y.format)
+        alike = halves is None and operand(second.value) == second
+        recipe = group.also.stored_by(recipe, second) if alike else "its results are stored apart"
     return _reading_wide(recipe, group, operand)
 
 
@@ -117,10 +121,11 @@ def task_of(
     That is a node with a selector and nothing around it but an epilogue.
     """
     head = group.head
-    if head is None or group.whole or group.pool or group.cast or type(head.op) not in SELECTORS:
+    around = group.whole or group.pool or group.cast or group.also
+    if head is None or around or type(head.op) not in SELECTORS:
         return None
     setting = setting.for_node(head)
-    y = group.nodes[-1].output
+    y = group.result
     if setting.asked or y not in site.outputs:
         return None
 

@@ -20,6 +20,8 @@ def smaller(graph: Graph, group: FusionGroup) -> tuple[FusionGroup, ...]:
         return tuple(g for part in group.whole.instead() for g in _regrouped(graph, part))
     if group.head is None:
         return tuple(_alone(group.nodes))
+    if group.also is not None:
+        return FusionGroup(group.also.nodes, group.also.norm), FusionGroup(group.first, group.head)
     if group.pool is not None:
         rest = replace(group, nodes=group.nodes[:-1], pool=None)
         return FusionGroup((group.pool,), group.pool), rest

@@ -26,8 +26,8 @@ from ...runtime.ops.norm import (
 from ...runtime.ops.shapes import normalize_axis
 from ...runtime.options import Options
 from ...runtime.plan.partition import results_of
+from ..cuda.codegen.batch_norm import pack_batch_norm
 from ..cuda.norm.norm_rows import MAX_KEPT, MAX_WARPS
-from ..cuda.ops.norm import pack_batch_norm
 from ..cuda.recipe.operands import Packed
 from .choice import Division, EngineTask
 from .operation import FLOATS, HALVES, NEVER, ROUNDING, Operand

@@ -314,9 +314,15 @@ def _too_few(chain: PointwiseChain, options: Options) -> str:
 
 
 def group_of(graph: Graph, node: Node, free: Set[Node]) -> FusionGroup:
-    """Return the group of nodes that the cuda backend would fuse a node with."""
+    """Return the group of nodes that the cuda backend would fuse a node with.
+
+    What computes a second result is a group of its own, as on the cuda backend if need be.
+    """
+    provide(type(node.op))
     near = set(_near(graph, node, free))
-    return next(group for group in groups(graph, near) if node in group.nodes)
+    group = next(group for group in groups(graph, near) if node in group.nodes)
+    also = group.also
+    return FusionGroup(also.nodes, also.norm) if also and node in also.nodes else group
 
 
 def _near(graph: Graph, node: Node, free: Set[Node]) -> Iterator[Node]:

@@ -17,8 +17,9 @@ from ..recipe.operands import Packed, Tensor
 
 #: How an operand is indexed: like the result, with one element per channel or per row of a matrix,
 #: like the result with rows of another distance, with one row for all rows of a sample, or with one
-#: element per row of all matrices, or pixel of all images; see `epilogue.cuh`.
-ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE = 1, 2, 3, 4, 5, 6
+#: element per row of all matrices, or pixel of all images; or not read, but a second result, stored
+#: like the first; see `epilogue.cuh`.
+ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE, SECOND = 1, 2, 3, 4, 5, 6, 7
 #: The distances between rows of a result and of an operand, in elements; the number of the result's
 #: rows for which the operand has one, 0 if its rows have one element; and after how many of its
 #: rows it repeats, 0 if it does not.

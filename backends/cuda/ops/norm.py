@@ -5,10 +5,7 @@ from __future__ import annotations
 from functools import partial
 from math import gcd, prod
 
-import numpy as np
-
-from ....runtime.ir.dtypes import FLOATS, DType, float64
-from ....runtime.ir.types import Array
+from ....runtime.ir.dtypes import FLOATS
 from ....runtime.ops.norm import (
     LRN,
     BatchNormalization,
@@ -25,6 +22,7 @@ from ....runtime.ops.norm import (
 )
 from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ..algorithms.registry import Answer, Setting, kernel, need_dtypes
+from ..codegen.batch_norm import pack_batch_norm
 from ..codegen.epilogue import Epilogue, are_divided, divides_channels
 from ..norm.channel_groups import normalize_channels
 from ..norm.norm_groups import (
@@ -106,15 +104,6 @@ def batch_normalization(
         note=epilogue.title,
         pitched=(x, y),
     )
-
-
-def pack_batch_norm(
-    scale: Array, b: Array, mean: Array, var: Array, epsilon: float, dtype: DType
-) -> Array:
-    """Return [c, 2]: scale and shift of each channel."""
-    scale, b, mean, var = (data.astype(float64) for data in (scale, b, mean, var))
-    factor = scale / np.sqrt(var + epsilon)
-    return np.stack([factor, b - mean * factor], axis=-1).astype(dtype)
 
 
 # ── by statistics of the elements ────────────────────────────────────────────────────────────────

@@ -3,7 +3,7 @@
 // `row` elements apart. A thread moves VECTOR adjacent channels.
 //
 // T is the type of the phases, R that of results, A that of the arithmetic, Index that of element indices.
-// Compile-time: VECTOR; FIRST, the first of the operator's axes among three.
+// Compile-time: VECTOR; FIRST, the first of the operator's axes among three. Macro: SECOND, see gemm/epilogue.cuh.
 
 #include "ptx/pdl.cuh"
 
@@ -46,4 +46,10 @@ interleave(const T* phases, R* y, const T* z0, const T* z1, Index count, int cha
     for (int e = 0; e < VECTOR; ++e)
         words_of_y.at[e] = epilogue(A(read.at[e]), to + e, int(rest), channel + e, z0, z1);
     *(Words<R>*)(y + to) = words_of_y;
+#ifdef SECOND
+#pragma unroll
+    for (int e = 0; e < VECTOR; ++e)
+        words_of_y.at[e] = second::epilogue(A(words_of_y.at[e]), 0, 0, 0, nullptr, nullptr);
+    *(Words<R>*)((R*)SECOND + to) = words_of_y;
+#endif
 }

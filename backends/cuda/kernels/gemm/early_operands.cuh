@@ -71,7 +71,12 @@ struct EarlyOperands {
                 }
                 const int line = row + half * 8, at = column + j * 16;
                 if (line >= results.m || at >= results.n) continue;
-                const auto found = with_epilogue(four, Operands<4>{shift[j], first[j][half], second[j][half]});
+                Operands<4> with = {shift[j], first[j][half], second[j][half]};
+#ifdef SECOND
+                with.also = second_place(results.place(line, at), results.channels + at, results.n - at, results.bias, results.z0,
+                                         results.z1);
+#endif
+                const auto found = with_epilogue(four, with);
                 results.store(found, line, at);
 #if TOTALS
 #pragma unroll

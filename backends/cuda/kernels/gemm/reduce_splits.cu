@@ -42,4 +42,7 @@ gemm_reduce(const T* partial, R* c, const T* bias, const T* z0, const T* z1, int
             results.at[q] = epilogue(sum, batch * batch_c + at + q, row, channel, z0, z1);
         }
     keep(c + batch * batch_c + at, results, n - column);
+#ifdef SECOND
+    keep((R*)SECOND + batch * batch_c + at, second_of(results), n - column);
+#endif
 }

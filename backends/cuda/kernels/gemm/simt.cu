@@ -282,6 +282,9 @@ gemm(const T* a, const T* b, R* c, const Window* table, const T* bias, const T* 
                 }
             }
             if (column < n) keep(out + at, results, n - column);
+#ifdef SECOND
+            if (column < n) keep((R*)SECOND + batch * batch_c + at, second_of(results), n - column);
+#endif
         }
     }
 }

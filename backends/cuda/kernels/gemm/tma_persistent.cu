@@ -17,7 +17,7 @@
 // operands, and R, of results; BIAS, Z0 and Z1 as in multistage.cu, at most one of which has the layout of the
 // result, or 5 for one row of the operand for all rows of a sample, of which a group has those of one only, or 3 or 6 for
 // one element per row; PERIOD, the rows after which an operand with the layout of the result repeats, or 0; and the wgmma
-// instructions. Results wider than operands do not fit the buffers: threads store them.
+// instructions. Results wider than operands do not fit the buffers: threads store them. Macro: SECOND, see epilogue.cuh.
 
 #include "ptx/pdl.cuh"
 #include "order.cuh"
@@ -343,6 +343,42 @@ __device__ __forceinline__ void epilogue_rows(float (&sums)[BLOCKS][TN][4], unsi
     bulk_store_wait<0>();
 }
 
+#ifdef SECOND
+// Stores the second results of those of a warp that `epilogue_strip` has left in `place`.
+__device__ __forceinline__ void store_second(const unsigned char* place, int strip, R* to, const T* bias, int m0, int m, int n0, int n,
+                                             int ldc)
+{
+    struct alignas(16) Eight {
+        R at[8];
+    };
+    const int lane = threadIdx.x % 32, first = threadIdx.x / 32 % 4 * 16 + lane / 8, column = n0 + strip * 64 + lane % 8 * 8;
+#ifdef SECOND_PAIRS
+    struct alignas(16) Pairs {
+        float2 at[8];
+    };
+    Pairs by = {};
+    if (column < n) by = *(const Pairs*)((const float2*)((const char*)bias + SECOND_PAIRS) + column);
+#endif
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < BLOCKS; ++i)
+#pragma unroll
+        for (int row = first; row < first + 16; row += 4) {
+            if (m0 + i * 64 + row >= m || column >= n) continue;
+            Eight results = *(const Eight*)(place + i * 8192 + row * 128 + (lane % 8 ^ row % 8) * 16);
+#pragma unroll
+            for (int q = 0; q < 8; ++q) {
+                float value = float(results.at[q]);
+#ifdef SECOND_PAIRS
+                value = value * by.at[q].x + by.at[q].y;
+#endif
+                results.at[q] = second::epilogue(value, 0, 0, 0, nullptr, nullptr);
+            }
+            *(Eight*)(to + (long long)(m0 + i * 64 + row) * ldc + column) = results;
+        }
+}
+#endif
+
 // The sums of a tile before its first product: zeros, or the bias of every column from `n0` on.
 __device__ __forceinline__ void begin(float (&sums)[BLOCKS][TN][4], const T* bias, int n0, int n)
 {
@@ -469,6 +505,9 @@ mma_linear(const __grid_constant__ TensorMap a, const __grid_constant__ TensorMa
                     epilogue_rows(sums, place, to, bias, of_group0, of_group1, of_rows, m0, m, corner.n, n, ldc);
                 else
                     epilogue_strip(sums, piece, with, of_rows, place, to, m0, m, corner.n, n, ldc);
+#ifdef SECOND
+                store_second(place, piece, (R*)SECOND + (long long)before * ldc, bias, m0, m, corner.n, n, ldc);
+#endif
                 fence_proxy_async();
                 __syncwarp();
                 if (lane == 0) mbarrier_arrive(barriers.done + round.barrier(part));
