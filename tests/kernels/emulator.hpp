@@ -218,6 +218,11 @@ template <typename T> T __reduce_min_sync(unsigned lanes, T value)
     }
     return value;
 }
+template <typename T> T __reduce_add_sync(unsigned lanes, T value)
+{
+    for (int mask = 16; mask; mask /= 2) value += __shfl_xor_sync(lanes, value, mask);
+    return value;
+}
 inline int __any_sync(unsigned lanes, int predicate) { return __ballot_sync(lanes, predicate) != 0; }
 
 inline int __all_sync(unsigned lanes, int predicate) { return !__any_sync(lanes, !predicate); }

@@ -220,7 +220,7 @@ def _reductions() -> Iterator[Sample]:
     yield sample("TopK", [X, np.array([4])], (1,), 2, axis=2)
     yield sample("TopK", [WHOLE, np.array([2])], (1,), 2, axis=1, largest=0)
     tied = np.round(4 * normal(2, 1500, 2))
-    yield sample("TopK", [tied, np.array([70])], (1,), 2, axis=1)  # in five parts
+    yield sample("TopK", [tied, np.array([70])], (1,), 2, axis=1)
     few = tied[:1, :1000]
     for dtype in (float64, float16, np.dtype(np.int8), np.dtype(np.int64)):
         yield sample("TopK", [few.astype(dtype), np.array([70])], (1,), 2, axis=1)
@@ -230,6 +230,9 @@ def _reductions() -> Iterator[Sample]:
     odd[:, ::7], odd[1, 1::7], odd[2, 5::7] = 0, -0.0, np.inf
     yield sample("TopK", [odd, np.array([1400])], (1,), 2)
     yield sample("TopK", [odd.astype(float16), np.array([3000])], (1,), 2)
+    columns = np.round(9 * normal(1, 2500, 2))  # tiles are sorted and merged
+    yield sample("TopK", [columns, np.array([2300])], (1,), 2, axis=1)
+    yield sample("TopK", [columns.astype(float64), np.array([1100])], (1,), 2, axis=1, largest=0)
     many = np.round(4 * normal(4, 520, 16))
     yield sample("TopK", [many[:2, :, :2], np.array([26])], (1,), 2, axis=1)
     yield sample("TopK", [many.astype(float16), np.array([70])], (1,), 2, axis=1, largest=0)

@@ -11,7 +11,6 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.ops import movement
-from tercet.backends.cuda.ops.search import COMPARED
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 
 from .cubins import assert_plans_compile
@@ -33,12 +32,18 @@ def test_kernels(sample: Sample) -> None:
     [
         *((20, 20, "sort_lines"), (64, 64, "sort_lines"), (128, 128, "sort_lines")),
         *((64, 4, "top_k_lines"), (128, 20, "top_k_lines"), (129, 64, "top_k_lines")),
+        *((1024, 20, "top_k_lines"), (8400, 300, "top_k_lines"), (16384, 1000, "top_k_lines")),
+        *((512, 500, "top_k_lines"), (1200, 600, "top_k_lines")),
     ],
 )
 def test_a_line_is_sorted_if_much_of_it_is_wanted(size: int, k: int, entry: str) -> None:
-    lines = COMPARED // size**2 + 1
-    (launch,) = launches(planned(single("TopK", [normal(lines, size), np.array([k])], (1,), 2)))
+    (launch,) = launches(planned(single("TopK", [normal(3, size), np.array([k])], (1,), 2)))
     assert launch.entry == entry
+
+
+def test_tiles_are_merged_if_most_of_many_elements_are_wanted() -> None:
+    found = launches(planned(single("TopK", [normal(3, 2000), np.array([1500])], (1,), 2)))
+    assert {launch.file for launch in found} == {"reduce/topk_merge.cu"}
 
 
 @pytest.mark.parametrize(("rows", "count"), [(200, 1), (4000, 2)])

@@ -16,29 +16,30 @@ from ..recipe.launch import THREADS, Launch
 from ..recipe.operands import Scratch, Tensor, ceil_div
 from ..recipe.source import arithmetic
 
-#: Lines of more elements than that are thinned out before they are ranked, by blocks of that many
-#: threads; or they are sorted in tiles, which are merged, where there are fewer lines than that and
-#: more elements wanted than the greatest number of candidates allows for, or more than half of all.
-TILE, SELECTING, FEW = 512, 1024, 64
-#: Maximum elements of a line that a warp has in registers, maximum number of them that it finds one
-#: by one, and minimum number of comparisons that this saves. On an H200 the 20 greatest of each of
-#: 512 lines of 512 took 176 µs by comparisons.
-SHORT, FOUND, COMPARED = 1024, 64, 2**22
+#: Elements of a tile that is sorted, where more are wanted than are found otherwise.
+TILE = 512
+#: Bytes of sort keys that a lane has in registers, where a warp has a line and where a block has;
+#: threads of the smallest and of the greatest such block; bytes of sort keys of those found.
+WARP_KEYS, BLOCK_KEYS, SMALLEST, GREATEST, FOUND_KEYS = 128, 64, 256, 1024, 8192
+#: Maximum number of elements that a warp finds; number of them per warp for which one element of
+#: each lane gives a close bound, and maximum number of elements of a lane for that.
+WARP_FOUND, PER_DEPTH, DEEPEST = 64, 24, 4
 #: Maximum elements of a line that a warp sorts, and instructions of a lane for each step of one of
-#: its elements, and for each element that it finds.
-SORTED, EXCHANGED, SEARCHED = 128, 7, 12
-#: Number of blocks of `SELECTING` threads that occupy a GPU; maximum number of candidates of a
-#: line; minimum elements of a chunk per element wanted.
-BLOCKS, CANDIDATES, SHARE = 264, 2048, 4
+#: its elements, for each comparison of candidates, and otherwise for finding elements.
+SORTED, EXCHANGED, COMPARED, SELECTED = 128, 7, 4, 200
+#: Candidates of a block that are compared with each other instead of sorted, at most; number of
+#: blocks that occupy a GPU; minimum elements of a chunk per element wanted.
+RANKED, BLOCKS, SHARE = 512, 264, 4
 
 
 @kernel(TopK, outputs=2)
 def top_k(
     op: TopK, y: Tensor | None, x: Tensor, k: Tensor, *, more: tuple[Tensor | None, ...] = ()
 ) -> Answer:
-    """Rank each element by comparison with all others of its line, or all left after filtering.
+    """Find the first elements by bounds, in registers, and sort only these.
 
-    Of many short lines, a warp finds the first elements one by one, or sorts them all.
+    A warp sorts a short line of which much is wanted. Where very many elements are wanted, or many
+    and more than half of a line, tiles are sorted and merged.
     """
     refused = need_dtypes(NUMBERS, x)
     if refused:
@@ -49,15 +50,13 @@ def top_k(
         return "none of its outputs is read"
     axis = normalize_axis(op.axis, x.rank)
     size, kept, inner = x.dims[axis], result.dims[axis], prod(x.dims[axis + 1 :])
-    lines = _Lines(x, y, places, bool(op.largest), x.size // max(size, 1), size, inner, kept)
-    if short := lines.by_warps():
-        return short
-    if size <= TILE or not kept:
-        return lines.ranked(x, None, x.size, size)
-    chunks = min(ceil_div(BLOCKS, max(1, lines.count)), CANDIDATES // kept, size // (SHARE * kept))
-    if chunks < 2 and (lines.count < FEW or 2 * kept > size):
-        return tuple(lines.merged())
-    return lines.thinned_out((chunks, 1) if chunks > 1 else (1,))
+    count = x.size // max(size, 1) if kept else 0
+    lines = _Lines(x, y, places, bool(op.largest), count, size if kept else 1, inner, kept)
+    if _sorts(size, kept):
+        return lines.sorted()
+    if kept * lines.key <= FOUND_KEYS and not (kept > RANKED and 2 * kept > size):
+        return tuple(lines.selected())
+    return tuple(lines.merged())
 
 
 @record
@@ -97,22 +96,11 @@ class _Lines:
         """Return what all kernels are compiled for, and the number of warps of a block."""
         return ("LARGEST", self.largest), ("WARPS", threads // 32)
 
-    def by_warps(self) -> Launch | None:
-        """Return the launch where a warp has a line in registers, if it suits."""
-        sorts = _sorts(self.size, self.kept)
-        many = self.count * self.size**2 >= COMPARED
-        if not sorts and not (many and self.size <= SHORT and 0 < self.kept <= FOUND):
-            return None
-        if not sorts and arithmetic(self.x.dtype).itemsize != 4:
-            return None
-        kernel = (
-            ("reduce/sort_lines.cu", "sort_lines")
-            if sorts
-            else ("reduce/topk_lines.cu", "top_k_lines")
-        )
-        per = ceil_div(self.size, 32)
+    def sorted(self) -> Launch:
+        """Return the launch where a warp has a line in registers and sorts it."""
         return self.make(
-            *kernel,
+            "reduce/sort_lines.cu",
+            "sort_lines",
             grid=(ceil_div(self.count * 32, THREADS), 1, 1),
             block=THREADS,
             args={
@@ -121,63 +109,79 @@ class _Lines:
             },
             constants=(
                 *self.constants(THREADS),
-                ("PER", 1 << (per - 1).bit_length() if sorts else per),
+                ("PER", 1 << (ceil_div(self.size, 32) - 1).bit_length()),
             ),
         )
 
-    def ranked(
-        self, source: Tensor | Scratch, origins: Scratch | None, count: int, size: int
+    def selected(self) -> Iterator[Launch]:
+        """Yield the launches where a line, or a chunk of it, is in registers."""
+        longest, size, nbytes = GREATEST * BLOCK_KEYS // self.key, self.size, 0
+        source: tuple[Scratch, Scratch] | None = None
+        rounds = list[tuple[int, int]]()
+        while size > longest:
+            chunks = ceil_div(size, longest)
+            if not rounds:
+                even = min(
+                    BLOCKS // max(1, self.count), size // (SHARE * self.kept), size // SMALLEST
+                )
+                chunks = max(chunks, min(even, longest // self.kept))
+            rounds.append((chunks, size))
+            size = chunks * self.kept
+        count, itemsize = self.count * self.kept, self.x.dtype.itemsize
+        total = sum(_aligned(count * n * itemsize) + _aligned(8 * count * n) for n, _ in rounds)
+        for chunks, whole in rounds:
+            places = nbytes + _aligned(count * chunks * itemsize)
+            left = Scratch(nbytes), Scratch(places)
+            yield replace(self._select(chunks, whole, of=source, to=left), scratch=total)
+            source, nbytes = left, places + _aligned(8 * count * chunks)
+        yield replace(self._select(1, size, of=source), scratch=total)
+
+    @property
+    def key(self) -> int:
+        """Bytes of a sort key."""
+        return 8 if arithmetic(self.x.dtype).itemsize == 8 else 4
+
+    def _select(
+        self,
+        chunks: int,
+        size: int,
+        of: tuple[Scratch, Scratch] | None = None,
+        to: tuple[Scratch, Scratch] | None = None,
     ) -> Launch:
-        """Return the launch that compares each element with all others of its line.
+        """Return the launch that finds the first elements of each chunk.
 
         Args:
-            source: the elements, or what is left of them.
-            origins: where these were; None for all.
-            count: how many there are.
-            size: how many of a line.
+            chunks: the number of chunks of a line.
+            size: the number of elements of a line.
+            of: the elements, and where they were; None for `x`.
+            to: where those found go, and where they were; None for the results.
         """
+        part, room = ceil_div(size, chunks), _room(self.kept)
+        by_warps = self.kept <= WARP_FOUND and part * self.key <= 32 * WARP_KEYS
+        threads = THREADS if by_warps else SMALLEST
+        while not by_warps and part * self.key > threads * BLOCK_KEYS:
+            threads *= 2
+        warps = 1 if by_warps else threads // 32
+        per = ceil_div(part, 32 * warps)
+        close = ceil_div(self.kept, PER_DEPTH * warps)
+        x, origins = of or (self.x, None)
+        values, places = to or (self.y, self.places)
         return self.make(
-            "reduce/topk.cu",
-            "top_k",
-            grid=(ceil_div(count, THREADS) if self.kept else 0, 1, 1),
-            block=THREADS,
+            "reduce/topk_lines.cu",
+            "top_k_lines",
+            grid=(ceil_div(self.count * chunks * 32 * warps, threads), 1, 1),
+            block=threads,
             args={
-                **{"x": source, "origins": origins, "values": self.y, "places": self.places},
-                **{"count": count, "size": size, "k": self.kept, "inner": self.inner},
+                **{"x": x, "origins": origins, "values": values, "places": places},
+                **{"lines": self.count, "whole": size, "k": self.kept, "stride": self.inner},
             },
-            constants=self.constants(THREADS),
+            constants=(
+                *(*self.constants(threads), ("STRIDED", self.inner > 1)),
+                *(("LINE", warps), ("PER", per), ("ROOM", room), ("RANKED", RANKED)),
+                ("CHUNKS", chunks),
+                ("DEPTH", max(1, ceil_div(self.kept, 32 * warps), min(close, DEEPEST, per))),
+            ),
         )
-
-    def thinned_out(self, rounds: tuple[int, ...]) -> tuple[Launch, ...]:
-        """Return the launches that leave the k first of each chunk, and rank what is left.
-
-        Args:
-            rounds: the number of chunks of a line, for each launch.
-        """
-        source: Tensor | Scratch = self.x
-        sources: Scratch | None = None
-        whole, nbytes, launches = self.size, 0, list[Launch]()
-        results = self.count * self.kept
-        for parts in rounds:
-            count = parts * results
-            values = Scratch(nbytes)
-            origins = Scratch(values.offset + _aligned(count * self.x.dtype.itemsize))
-            nbytes = origins.offset + _aligned(4 * count)
-            launch = self.make(
-                "reduce/topk.cu",
-                "thin_out",
-                grid=(self.count * parts, 1, 1),
-                block=SELECTING,
-                args={
-                    **{"x": source, "sources": sources, "values": values, "origins": origins},
-                    **{"whole": whole, "k": self.kept, "inner": self.inner, "chunks": parts},
-                },
-                constants=self.constants(SELECTING),
-            )
-            launches.append(launch)
-            source, sources, whole = values, origins, parts * self.kept
-        launches.append(self.ranked(source, sources, results, whole))
-        return tuple(replace(launch, scratch=nbytes) for launch in launches)
 
     def merged(self) -> Iterator[Launch]:
         """Yield the launches that sort tiles and merge them."""
@@ -185,8 +189,7 @@ class _Lines:
         spans = [TILE << i for i in range(ceil_div(size, TILE).bit_length() + 1)]
         room = self.count * max(ceil_div(size, span) * min(kept, span) for span in spans)
         runs, span, width = ceil_div(size, TILE), TILE, min(kept, TILE)
-        key = 8 if arithmetic(x.dtype).itemsize == 8 else 4
-        buffers = [_aligned(room * nbytes) for nbytes in (key, 4)]
+        buffers = [_aligned(room * nbytes) for nbytes in (self.key, 4)]
         starts = (0, buffers[0], sum(buffers), sum(buffers) + buffers[0])
         keys, origins, more_keys, more_origins = map(Scratch, starts)
         make = partial(self.make, "reduce/topk_merge.cu", block=TILE, scratch=2 * sum(buffers))
@@ -225,12 +228,20 @@ class _Lines:
 
 
 def _sorts(size: int, kept: int) -> bool:
-    """Whether a warp sorts a line in less time than it finds this many elements one by one."""
-    if size > SORTED:
+    """Whether a warp sorts a line in less time than it finds this many elements."""
+    if size > SORTED or not kept:
         return False
     digits = max(5, (size - 1).bit_length())
     per = 1 << digits - 5
-    return digits * (digits + 1) // 2 * per * EXCHANGED < kept * (SEARCHED + 4 * per)
+    likely = min(size, kept + kept // 2)
+    finding = SELECTED + ceil_div(likely, 32) * likely * COMPARED
+    return digits * (digits + 1) // 2 * per * EXCHANGED < finding
+
+
+def _room(kept: int) -> int:
+    """Return for how many elements there is room that may be among the first."""
+    room = 32 * max(1, ceil_div(kept + kept // 4, 32))
+    return room if room <= RANKED else 1 << (room - 1).bit_length()
 
 
 def _aligned(nbytes: int) -> int:

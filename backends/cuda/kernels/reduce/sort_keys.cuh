@@ -19,8 +19,8 @@ template <typename I> __device__ __forceinline__ Key bits_of(I x) { return Key(x
 __device__ __forceinline__ Key key_of(A x)
 {
     Key key = bits_of(A(x + A(0)));  // -0 becomes 0, which is equal to it
-    if (IS_FLOAT && x != x) key = ~Key(0);
-    else if (IS_FLOAT && (key & TOP)) key = ~key;
+    if (IS_FLOAT) key ^= (key & TOP ? ~Key(0) : Key(0)) | TOP;
     else if (IS_SIGNED) key ^= TOP;
+    if (IS_FLOAT && x != x) key = ~Key(0);
     return LARGEST ? key : ~key;
 }
