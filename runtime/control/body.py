@@ -33,7 +33,7 @@ def opened(
     inputs = graph.inputs
     for place, data in known.items():
         graph.freeze(inputs[place], data)
-    optimise(graph, SYMBOLIC_PASSES, resources.options, resources.evaluate, Rewrites())
+    optimise(graph, SYMBOLIC_PASSES, resources.late_options, resources.evaluate, Rewrites())
     return graph
 
 
@@ -41,7 +41,7 @@ def settled(graph: Graph, types: Sequence[ValueType | None], resources: Resource
     """Return an opened body specialised for these input types, after the passes of a plan."""
     named = {v.name: type_ for v, type_ in zip(graph.inputs, types, strict=True)}
     bound = specialise(graph, named)
-    optimise(bound, STATIC_PASSES, resources.options, resources.evaluate, Rewrites())
+    optimise(bound, STATIC_PASSES, resources.late_options, resources.evaluate, Rewrites())
     lower(bound)
     return bound
 

@@ -41,6 +41,8 @@ class Resources:
         evaluate: evaluates one operator on arrays, for constant folding.
         budget: the host memory budget.
         doubts: reports wrongly declared types.
+        late: options of the passes that run between steps, on bodies and on what waits for sizes;
+            `options` if None.
         lock: held while a program is made.
     """
 
@@ -50,7 +52,13 @@ class Resources:
     evaluate: Evaluate
     budget: Budget
     doubts: Doubts = field(default_factory=Doubts)
+    late: Options | None = None
     lock: RLock = field(default_factory=forks.rlock)
+
+    @property
+    def late_options(self) -> Options:
+        """What passes between steps are told."""
+        return self.late or self.options
 
     @property
     def budgets(self) -> tuple[Budget, ...]:

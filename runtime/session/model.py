@@ -59,6 +59,8 @@ class Model(CheckedClosable):
             user has been warned of what its file declares wrongly.
         made: the graph after the passes, if they have run already.
         kept: what is kept of it on disk; None if nothing is.
+        late: options of the passes that run on bodies, and on what waits for sizes; `options` if
+            None.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Model(CheckedClosable):
         source: ModelSource | None = None,
         made: Optimised | None = None,
         kept: KeptModel | None = None,
+        late: Options | None = None,
     ) -> None:
         self.source, self.options = source or ModelSource(), options
         self.backends, self._imported = tuple(backends), graph
@@ -81,7 +84,8 @@ class Model(CheckedClosable):
         self._stores = {each: WeightStore(each, device_budget(most)) for each in devices}
         self._stores[HOST] = WeightStore(HOST, budget)
         doubts = Doubts(self.source.file, is_told=source is None)
-        self._resources = Resources(self.backends, options, self._stores, evaluate, budget, doubts)
+        stores = self._stores
+        self._resources = Resources(self.backends, options, stores, evaluate, budget, doubts, late)
         self._watch = Watch(graph, options, evaluate, self.source.file)
         self._boundary = IOBoundary(graph, self.backends[0].device)
         with self._bounded():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tercet as api
+from tercet import backends
+from tercet.runtime.control import body as bodies
+from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.types import Array
+from tercet.runtime.ops.elementwise import Neg, Relu
+from tercet.runtime.options import Options
+from tercet.runtime.passes import STATIC_PASSES, Pass
+from tercet.runtime.passes.driver import Context
+from tercet.tools.bisect.bisection import bisect
 from tercet.tools.compare.layer_matcher import Layer
 from tercet.tools.runners.replay import BackendPlayer
 
@@ -87,6 +96,77 @@ def test_a_wrong_kernel_in_a_branch(node: str, iteration: int, branch: str) -> N
     faulty = BackendPlayer("faulty", (FaultyBackend({node}, one_percent),))
     found = api.compare_layers(model(0.5), ["numpy", faulty], FEEDS)
     assert path(found.first) == [("body", iteration, ("choice",)), (branch, 0, (node,))]
+
+
+NORMALIZED = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 8] x) => (float[4, 8] y) <int64 count = {3}, bool go = {1}> {
+        [loop] y = Loop (count, go, x) <body =
+            b (int64 i, bool on, float[n, m] s) => (bool still, float[n, m] t)
+            <float two = {2.0}, float tiny = {1e-5}> {
+                still = Identity (on)
+                [mean] m = ReduceMean <axes = [-1]> (s)
+                [centred] d = Sub (s, m)
+                [square] q = Pow (d, two)
+                [variance] v = ReduceMean <axes = [-1]> (q)
+                [shifted] w = Add (v, tiny)
+                [deviation] r = Sqrt (w)
+                [scaled] t = Div (d, r)
+            }>
+    }"""
+
+
+def test_a_kernel_that_only_a_body_with_known_sizes_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a model runs is normalized in one step, which no single node of the file is."""
+
+    def damage(data: Array) -> None:
+        if data.shape[-1] > 1:
+            one_percent(data)
+
+    def loaded(options: Options) -> list[FaultyBackend]:
+        return [FaultyBackend({"mean"}, damage)]
+
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: loaded})
+    model = onnx.parser.parse_model(NORMALIZED)
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 8), np.float32)}
+    assert api.compare(model, ["numpy", "faulty"], feeds, repeat=0).verdict == "MISMATCH"
+    runners = ["numpy", BackendPlayer("faulty", (FaultyBackend({"mean"}, damage),))]
+    found = api.compare_layers(model, runners, feeds)
+    ((body, iteration, nodes),) = path(found.first)
+    assert (body, iteration) == ("body", 0)
+    assert {"mean", "scaled"} <= set(nodes)
+    halved = bisect(model, runners, feeds)
+    assert (halved.fault, halved.nodes) == ("nodes", ("loop",))
+    assert halved.reduced is not None
+    assert api.compare_layers(model, runners, feeds, optimise=False).ok
+
+
+def test_a_wrong_pass_on_a_body_with_known_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rewrite of the graph around it is to blame, and so its owner is."""
+
+    def run(graph: Graph, context: Context) -> Iterator[str]:
+        for node in graph.nodes:
+            if isinstance(node.op, Relu):
+                graph.set_op(node, Neg())
+                yield "made relu a neg"
+
+    monkeypatch.setattr(bodies, "STATIC_PASSES", (*STATIC_PASSES, Pass("spoil", run, "last")))
+    feeds = {"x": np.array([[-1, 2]], np.float32)}
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[1, 2] x) => (float[1, 2] z) <int64 count = {1}, bool go = {1}> {
+            [loop] y = Loop (count, go, x) <body =
+                b (int64 i, bool on, float[n, m] s) => (bool still, float[n, m] t) {
+                    still = Identity (on)
+                    [relu] t = Relu (s)
+                }>
+            [last] z = Tanh (y)
+        }""")
+    assert api.compare(model, ["onnx.reference", "numpy"], feeds, repeat=0).verdict == "MISMATCH"
+    found = api.compare_layers(model, ["numpy", "numpy"], feeds)
+    assert [finding.agreement.output for finding in found.rewritten] == ["z"]
+    assert found.first is not None
+    assert found.first.nodes == ("loop",)
+    halved = bisect(model, ["numpy"], feeds, reduce=False)
+    assert (halved.fault, halved.nodes) == ("nodes", ("loop",))
 
 
 def test_an_edited_body(tercet: Tercet) -> None:

@@ -13,7 +13,7 @@ inputs, and reduced as long as it stays wrong.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ from ..common.ended import RunnerEnded
 from ..common.inputs import Given, Inputs, asked, given_inputs
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
+from ..compare.case import Case
 from ..compare.importing import changed_by_import
 from ..compare.layer_matcher import Layer, LayerMatcher
 from ..export.writing import model_title
@@ -43,18 +44,16 @@ from ..runners.replay import (
     PassList,
     Player,
     Values,
-    are_own,
     open_players,
-    prepared,
     run_all,
     warn_of_declarations,
 )
 from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.drawn import draws
-from ..verdict.error_bounds import Finding, Judge, overall
+from ..verdict.error_bounds import Finding, overall
 from ..verdict.judged import Judged
-from .mixing import mixed
+from .mixing import Chosen, mixed
 from .reduction import Reduced, reduce_graph
 
 
@@ -202,7 +201,7 @@ def bisect(
     reference, runner = open_players(chosen, settings, same=True)
     wanted = settled(Options(**{"precision": precision, **options}), runner.name)
     feeds = Inputs({}, {})
-    trial = _Trial(reference, runner, wanted, passes or PassList(), runs)
+    trial = _Trial(reference, runner, wanted, passes, runs)
     with (
         use_threads(threads),
         time_limit(timeout, say) as (limit, trial.say),
@@ -211,8 +210,9 @@ def bisect(
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
             warn_of_declarations(model, feeds.arrays)
+            case = Case(model.imported, feeds.arrays, wanted, passes, trial.say)
             try:
-                trial.search(model.imported, feeds.arrays, reduce=reduce)
+                trial.search(case, reduce=reduce)
                 trial.check_import(source, model.imported, feeds.arrays)
             except RunnerEnded:
                 if not trial.found.ended:  # it was the reference
@@ -239,7 +239,7 @@ class _Trial:
         reference: Player,
         runner: Player,
         options: Options,
-        passes: PassList,
+        passes: PassList | None,
         repeats: int,
     ) -> None:
         self._reference, self._runner = reference, runner
@@ -249,26 +249,25 @@ class _Trial:
         self.found = Bisection("", *names, Inputs({}, {}), "unknown")
         self.runs = 0
 
-    def search(self, imported: Graph, feeds: Values, *, reduce: bool) -> None:
+    def search(self, case: Case, *, reduce: bool) -> None:
         """Find the fault of a model; `found` is updated with intermediate results."""
-        plain = prepared(imported, feeds, replace(self._options, stop_at=0), self._passes)
+        feeds, sides = case.feeds, (self._reference, self._runner)
+        plain = case.optimised(replace(self._options, stop_at=0))
         self.say(f"{self._reference.name}: the file as it is")
         values = run_all(self._reference, plain, feeds)
         wanted = {name: _result(plain, name, values) for name in plain.outputs}
-        self.say("running the file in float64")
-        judge = self._judge(plain, feeds)
         log = Rewrites()
-        best = prepared(imported, feeds, self._options, self._passes, log)
+        best = case.optimised(self._options, log)
         self._note(rewrites=tuple(log))
 
         def findings(graph: Graph, player: Player | None = None) -> list[Finding]:
             self.runs += 1
             try:
-                found = (player or self._runner).run(graph, feeds)
+                found = case.player(player or self._runner, graph).run(graph, feeds)
             except RunnerEnded as end:
-                self._note_crash(graph, feeds, end, reduce=reduce)
+                self._note_crash(case, graph, end, reduce=reduce)
                 raise
-            return judge.findings(wanted, found)
+            return case.findings(wanted, found, *sides)
 
         self.say(f"{self._runner.name}: the file as it is")
         outputs = findings(plain)
@@ -280,21 +279,22 @@ class _Trial:
                 doubtful = _worse(outputs, optimised)
                 self._note(fault="none", findings=tuple(doubtful))
                 graph = plain if doubtful is outputs else best
-                if any(not each.ok for each in doubtful) and self._search_doubts(graph, feeds):
+                if any(not each.ok for each in doubtful) and self._search_doubts(case, graph):
                     return
-                self._search_later_runs(best, feeds, lambda found: judge.findings(wanted, found))
+                self._search_later_runs(
+                    case, best, lambda found: case.findings(wanted, found, *sides)
+                )
                 return
             outputs = optimised
             by_rewrites = _wrong(findings(best, self._reference))
         self._note(findings=tuple(outputs))
-        if by_rewrites:
+        if by_rewrites and self._search_rewrites(case, log, findings):
             graph = plain
-            self._search_rewrites(imported, feeds, log, findings)
         else:
             values = run_all(self._reference, graph, feeds)
-            self._search_nodes(graph, values, findings)
+            self._search_nodes(case, graph, values, findings)
         if reduce:
-            self._note(reduced=self._reduce(graph, values))
+            self._note(reduced=self._reduce(case, graph, values))
 
     def check_import(self, source: Loadable, imported: Graph, feeds: Values) -> None:
         """If nothing else is wrong, have the other program run the file itself."""
@@ -313,86 +313,94 @@ class _Trial:
     def _note(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)
 
-    def _note_crash(self, graph: Graph, feeds: Values, end: RunnerEnded, *, reduce: bool) -> None:
+    def _note_crash(self, case: Case, graph: Graph, end: RunnerEnded, *, reduce: bool) -> None:
         suspects = [node for node in graph.nodes if node.name == end.node]
         names = dict.fromkeys(name for node in suspects for name in node.origin)
         self._note(fault="crash", ended=(end,), nodes=tuple(names))
         if reduce:
-            self._note(reduced=self._reduce(graph, run_all(self._reference, graph, feeds)))
+            values = run_all(self._reference, graph, case.feeds)
+            self._note(reduced=self._reduce(case, graph, values))
 
     # ── rewrites ─────────────────────────────────────────────────────────────────────────────
 
     def _search_rewrites(
-        self,
-        imported: Graph,
-        feeds: Values,
-        log: Rewrites,
-        findings: Callable[[Graph], list[Finding]],
-    ) -> None:
-        """Bisect the number of rewrites, between a correct and a wrong one."""
+        self, case: Case, log: Rewrites, findings: Callable[[Graph], list[Finding]]
+    ) -> bool:
+        """Bisect the number of rewrites, between a correct and a wrong one.
+
+        Return whether one in the log is wrong: those of bodies, as these run, are not there.
+        """
+
+        def is_wrong(count: int) -> bool:
+            options = replace(self._options, stop_at=count)
+            return _wrong(findings(case.optimised(options, late=self._options)))
+
+        if is_wrong(0):
+            return False
         good, bad = 0, len(log)
         while bad - good > 1:
             middle = (good + bad) // 2
             self.say(f"{middle} of {len(log)} rewrites: {good} are right, {bad} are wrong")
-            stopped = replace(self._options, stop_at=middle)
-            graph = prepared(imported, feeds, stopped, self._passes)
-            if _wrong(findings(graph)):
+            if is_wrong(middle):
                 bad = middle
             else:
                 good = middle
         self._note(fault="rewrite", rewrite=log.log[bad - 1])
+        return True
 
     # ── nodes ────────────────────────────────────────────────────────────────────────────────
 
     def _search_nodes(
         self,
+        case: Case,
         graph: Graph,
         values: Values,
         findings: Callable[..., list[Finding]],
     ) -> None:
         """Find every node that makes the result wrong when only it runs on the runner.
 
-        Nodes of a runner that is not a backend cannot be mixed with others: it replays each
-        separately on the reference's values.
+        Nodes of a runner that is not a backend cannot be mixed with others, and passes on bodies
+        run for all of them: then each is replayed separately on the reference's values.
         """
-        reference, runner = self._reference, self._runner
+        reference, runner, names = self._reference, self._runner, dict[str, None]()
         if isinstance(reference, BackendPlayer) and isinstance(runner, BackendPlayer):
             first, second = reference, runner
 
             def is_wrong(steps: Sequence[Step]) -> bool:
                 self.say(f"{len(steps)} of {len(units)} steps on {second.name}")
-                own = frozenset(each.name for nodes in steps for each in _with_bodies(nodes))
-                return _wrong(findings(graph, mixed(first, second, own)))
+                chosen = Chosen.of(graph, (node for nodes in steps for node in nodes))
+                return _wrong(findings(graph, mixed(first, second, chosen)))
 
             units = runner.units(graph)
             found = guilty(units, is_wrong)
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
-        else:
-            wrong = self._wrong_alone(graph, values)
+        if not names:
+            wrong = self._wrong_alone(case, graph, values)
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
 
-    def _search_doubts(self, graph: Graph, feeds: Values) -> bool:
+    def _search_doubts(self, case: Case, graph: Graph) -> bool:
         """Find nodes that alone are wrong where outputs are inconclusive; return whether any is."""
-        wrong = self._wrong_alone(graph, run_all(self._reference, graph, feeds))
+        wrong = self._wrong_alone(case, graph, run_all(self._reference, graph, case.feeds))
         if wrong:
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
             findings = (each for layer in wrong for each in layer.findings if not each.ok)
             self._note(fault="nodes", nodes=tuple(names), findings=tuple(findings))
         return bool(wrong)
 
-    def _wrong_alone(self, graph: Graph, values: Values) -> list[Layer]:
+    def _wrong_alone(self, case: Case, graph: Graph, values: Values) -> list[Layer]:
         """Return the runner's steps that are wrong on the reference's values."""
-        match = LayerMatcher((self._reference, self._runner), graph, values, say=self.say)
-        layers = match.alone(graph, self._runner.units(graph))
+        runner = case.player(self._runner, graph)
+        match = LayerMatcher((self._reference, runner), graph, values, say=self.say)
+        layers = match.alone(graph, runner.units(graph))
         return [layer for layer in layers if layer.verdict == "wrong"]
 
     def _search_later_runs(
-        self, graph: Graph, feeds: Values, findings: Callable[[Values], list[Finding]]
+        self, case: Case, graph: Graph, findings: Callable[[Values], list[Finding]]
     ) -> None:
         """Find every node that a backend runs correctly the first time only."""
-        runner = self._runner
+        runner, feeds = case.player(self._runner, graph), case.feeds
         if any(map(draws, graph.nodes)) or not isinstance(runner, BackendPlayer):
             return
         self.say(f"{runner.name}: the optimised graph again, and after other inputs")
@@ -412,29 +420,28 @@ class _Trial:
         fault = "later" if names or _wrong(late) else "none"
         self._note(fault=fault, nodes=tuple(names), findings=tuple(late))
 
-    def _judge(self, graph: Graph, feeds: Values) -> Judge:
-        own = are_own(self._reference, self._runner)
-        return Judge(graph, feeds, self._runner.precision, own=own)
-
     # ── the smallest part ────────────────────────────────────────────────────────────────────
 
-    def _reduce(self, graph: Graph, values: Values) -> Reduced | None:
+    def _reduce(self, case: Case, graph: Graph, values: Values) -> Reduced | None:
         by_rewrites, crashes = self.found.fault == "rewrite", self.found.fault == "crash"
+        options = self._options if by_rewrites else replace(self._options, stop_at=0)
 
         def is_wrong(part: Graph, feeds: Values) -> bool:
             self.runs += 1
             self.say(f"{len(part.nodes)} nodes: {'still a crash' if crashes else 'still wrong'}?")
-            chosen = self._options if by_rewrites else replace(self._options, stop_at=0)
+            apart = Case(part, feeds, options, self._passes)
             try:
                 wanted = self._reference.run(part, feeds)
-                theirs = self._runner.run(prepared(part, feeds, chosen, self._passes), feeds)
+                made = apart.optimised(options)
+                owner, whole = (apart, made) if by_rewrites else (case, graph)
+                theirs = owner.player(self._runner, whole).run(made, feeds)
             except RunnerEnded:
                 return crashes
             except (TercetError, *FAILURES):  # passes that are wrong may fail on what they made
                 return False
             if crashes:
                 return False
-            return _wrong(self._judge(part, feeds).findings(wanted, theirs))
+            return _wrong(apart.findings(wanted, theirs, self._reference, self._runner))
 
         names = set(self.found.nodes)
         suspects = [node for node in graph.nodes if names.intersection(node.origin)]
@@ -443,14 +450,6 @@ class _Trial:
 
 def _wrong(findings: Iterable[Finding]) -> bool:
     return any(finding.verdict == "wrong" for finding in findings)
-
-
-def _with_bodies(nodes: Step) -> Iterator[Node]:
-    """Yield nodes, and those of their bodies."""
-    for node in nodes:
-        yield node
-        for body in node.op.graphs():
-            yield from body.walk()
 
 
 def _worse(first: list[Finding], second: list[Finding]) -> list[Finding]:

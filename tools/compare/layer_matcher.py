@@ -12,7 +12,15 @@ from ...runtime.ir.types import HostValue
 from ..common.console import Say, silent
 from ..common.ended import RunnerEnded
 from ..runners.repetition import is_repeated
-from ..runners.replay import Player, are_own, feeds_of, part_of, run_all, with_all_outputs
+from ..runners.replay import (
+    Player,
+    are_own,
+    feeds_of,
+    late_passes,
+    part_of,
+    run_all,
+    with_all_outputs,
+)
 from ..verdict.drawn import draws
 from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
@@ -268,7 +276,8 @@ class LayerMatcher:
             values = self._values_within(graph, nodes) if owners else {}
             for node in owners:
                 for ours in self._counterparts(node):
-                    visit_bodies(self._players[0], (ours, node), values, self._enter)
+                    late = late_passes(self._runner)
+                    visit_bodies(self._players[0], (ours, node), values, late, self._enter)
         except _WrongBody as wrong:
             return wrong.inside
         except TercetError:  # what the node reads, or its bodies, cannot be matched

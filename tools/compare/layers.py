@@ -22,7 +22,6 @@ from ...backends import settled
 from ...runtime.base.record import record
 from ...runtime.ir.dtypes import FLOATS
 from ...runtime.ir.graph import Graph
-from ...runtime.ir.types import HostValue
 from ...runtime.options import Options
 from ..common.console import Say, silent
 from ..common.deadline import time_limit
@@ -35,9 +34,7 @@ from ..runners.replay import (
     FilePlayer,
     Player,
     Values,
-    as_written,
     open_players,
-    prepared,
     run_all,
     warn_of_declarations,
 )
@@ -45,9 +42,10 @@ from ..runners.runners import RunnerSettings
 from ..verdict.agreement import Word
 from ..verdict.error_bounds import Finding, overall
 from ..verdict.judged import Judged
+from .case import Case
 from .importing import Imported, changed_by_import
 from .layer_matcher import Layer, LayerMatcher, first_wrong
-from .passing import Judges, seen_of_passes, wrong_as_a_whole
+from .passing import seen_of_passes, wrong_as_a_whole
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -276,17 +274,14 @@ def compare_layers(
         feeds = given_inputs(model.inputs, given)
         with feeds.explained():
             warn_of_declarations(model, feeds.arrays)
-            if whole:
-                graph = as_written(model.imported, feeds.arrays)
-            else:
-                graph = prepared(model.imported, feeds.arrays, wanted)
+            case = Case(model.imported, feeds.arrays, wanted, say=tell)
+            graph = case.written if whole else case.optimised(wanted)
         theirs = graph if second is None else second.imported
-        match = _Match(players, feeds.arrays, runs, cumulative, tell)
+        match = _Match(players, case, runs, cumulative, tell)
         values = match.compare(graph, theirs, seen.layers)
         if second is None:
             tell(f"{players[0].name}: running the graph of the file")
-            plain = graph if whole else as_written(model.imported, feeds.arrays)
-            seen = match.as_a_whole(plain, graph, wanted.precision, seen.layers, values)
+            seen = match.as_a_whole(graph, seen.layers, values)
         foreign = next((each for each in players if isinstance(each, FilePlayer)), None)
         if foreign is not None and other is None:
             tell(f"{foreign.name}: running the file itself")
@@ -343,12 +338,12 @@ class _Match:
 
     Attributes:
         players: the reference, and the runners.
-        feeds: the model's inputs.
+        case: the model.
         runs, cumulative, tell: see `compare_layers`.
     """
 
     players: Sequence[Player]
-    feeds: Mapping[str, HostValue]
+    case: Case
     runs: int
     cumulative: bool
     tell: Say
@@ -363,12 +358,13 @@ class _Match:
         """
         reference, *runners = self.players
         self.tell(f"{reference.name}: running everything")
-        values = run_all(reference, graph, self.feeds)
+        values = run_all(reference, graph, self.case.feeds)
         for player in runners:
-            match = LayerMatcher((reference, player), graph, values, runs=self.runs, say=self.tell)
+            sides = reference, self.case.player(player, theirs)
+            match = LayerMatcher(sides, graph, values, runs=self.runs, say=self.tell)
             units, layers = match.units(theirs), done[player.name]
             if self.cumulative:
-                layers.extend(match.cumulative(theirs, self.feeds))
+                layers.extend(match.cumulative(theirs, self.case.feeds))
                 continue
             for layer in match.alone(theirs, units):
                 layers.append(layer)
@@ -377,27 +373,18 @@ class _Match:
                     layers[place] = replace(layer, inside=match.inside(theirs, units[place]))
         return values
 
-    def as_a_whole(
-        self,
-        plain: Graph,
-        graph: Graph,
-        precision: str,
-        done: dict[str, list[Layer]],
-        values: Values,
-    ) -> _Seen:
+    def as_a_whole(self, graph: Graph, done: dict[str, list[Layer]], values: Values) -> _Seen:
         """Return the layers to show, and what runs of whole graphs say of passes and runners.
 
         Args:
-            plain: the graph of the file.
-            graph: what the passes made of it, or the same.
-            precision: of the runners.
+            graph: the file's, or what the passes made of it.
             done: the layers of `graph` by runner.
             values: what the reference computes in `graph`.
         """
-        judges = Judges(plain, self.feeds, precision)
+        plain = self.case.written
         if plain is not graph:
             wrong = any(map(first_wrong, done.values()))
-            passes = seen_of_passes(judges, graph, self.players, is_found=wrong)
+            passes = seen_of_passes(self.case, graph, self.players, is_found=wrong)
             if passes.findings:
                 return _Seen(done, passes.findings)
             if passes.hide_an_error:
@@ -414,5 +401,5 @@ class _Match:
             if is_theirs and first_wrong(done[player.name]) is None:
                 self.tell(f"{player.name}: running the whole graph")
                 sides = reference, player
-                apart[player.name] = wrong_as_a_whole(judges, graph, values, sides)
+                apart[player.name] = wrong_as_a_whole(self.case, graph, values, sides)
         return _Seen(done, apart=apart)

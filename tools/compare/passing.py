@@ -7,20 +7,16 @@ wrong among others: it shares its memory with them, or is nothing to do where it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Sequence
 
 from ...runtime.base.record import record
 from ...runtime.errors import TercetError, TimeLimitError, UnsupportedError
 from ...runtime.ir.graph import Graph
-from ...runtime.ir.types import HostValue
 from ..common.ended import RunnerEnded
-from ..runners.replay import Player, SavedPlayer, are_own
+from ..runners.replay import Player, SavedPlayer
 from ..verdict.drawn import draws
-from ..verdict.error_bounds import COUNTS, Finding, Judge
-from .layer_matcher import SAMPLES
-
-Results = Mapping[str, HostValue]
+from ..verdict.error_bounds import Finding
+from .case import Case, Results
 
 
 @record
@@ -37,64 +33,34 @@ class Passes:
     hide_an_error: bool = False
 
 
-@record
-class Judges:
-    """Judge outputs by the file's graph, which runs in float64 once for all that are alike.
-
-    Attributes:
-        graph: the file's graph.
-        feeds: the inputs.
-        precision: of the runners.
-    """
-
-    graph: Graph
-    feeds: Results
-    precision: str
-    _made: dict[bool, Judge] = field(default_factory=dict[bool, Judge])
-
-    def differing(self, wanted: Results, found: Results, *sides: Player) -> list[Finding]:
-        """Return the outputs that are not ok, of those who computed them."""
-        own = are_own(*sides)
-        if own not in self._made:
-            self._made[own] = self._judge(own, SAMPLES)
-        return [each for each in self._made[own].findings(wanted, found) if not each.ok]
-
-    def wrong(self, wanted: Results, found: Results, *sides: Player) -> tuple[Finding, ...]:
-        """Return the outputs that are wrong; more samples decide about them."""
-        if not any(each.verdict == "wrong" for each in self.differing(wanted, found, *sides)):
-            return ()
-        findings = self._judge(are_own(*sides)).findings(wanted, found)
-        return tuple(each for each in findings if each.verdict == "wrong")
-
-    def _judge(self, own: bool, maximum: int = COUNTS[-1]) -> Judge:
-        return Judge(self.graph, self.feeds, self.precision, maximum, own=own)
-
-
 def seen_of_passes(
-    judges: Judges, optimised: Graph, players: Sequence[Player], *, is_found: bool
+    case: Case, optimised: Graph, players: Sequence[Player], *, is_found: bool
 ) -> Passes:
     """Return what passes change, and whether they hide an error.
 
     Args:
-        judges: of the file's graph.
+        case: the model.
         optimised: what passes make of it.
         players: the reference, and the runners; nothing is found where they do not run the file's.
         is_found: whether a step of the optimised graph is wrong.
     """
-    plain = judges.graph
+    plain = case.written
     if any(map(draws, plain.nodes)):
         return Passes()
     reference, *runners = players
 
     def run(player: Player, graph: Graph) -> Results | None:
         try:
-            return player.run(graph, judges.feeds)
+            return case.player(player, graph).run(graph, case.feeds)
         except (UnsupportedError, RunnerEnded):
             return None
 
+    def differing(wanted: Results, found: Results, *sides: Player) -> list[Finding]:
+        return [each for each in case.findings(wanted, found, *sides) if not each.ok]
+
     def changed(player: Player, wanted: Results) -> list[Finding]:
         found = run(player, optimised)
-        return [] if found is None else judges.differing(wanted, found, player)
+        return [] if found is None else differing(wanted, found, player)
 
     wanted = run(reference, plain)
     if wanted is None:
@@ -107,18 +73,18 @@ def seen_of_passes(
         return Passes(tuple(findings))
     if is_found:
         return Passes()
-    wrong = (judges.differing(wanted, found, reference, each) for each, found in others)
+    wrong = (differing(wanted, found, reference, each) for each, found in others)
     return Passes((), any(each.verdict == "wrong" for found in wrong for each in found))
 
 
 def wrong_as_a_whole(
-    judges: Judges, graph: Graph, values: Results, sides: tuple[Player, Player]
+    case: Case, graph: Graph, values: Results, sides: tuple[Player, Player]
 ) -> tuple[Finding, ...]:
     """Return the outputs that are wrong where a runner runs a whole graph.
 
     Args:
-        judges: of the file's graph.
-        graph: the same, or what passes make of it.
+        case: the model.
+        graph: the file's, or what passes make of it.
         values: what the reference computes in it.
         sides: the reference and the runner; nothing is found where that does not run the graph.
     """
@@ -126,7 +92,7 @@ def wrong_as_a_whole(
     if isinstance(runner, SavedPlayer) or any(map(draws, graph.nodes)):
         return ()
     try:
-        found = runner.run(graph, judges.feeds)
+        found = case.player(runner, graph).run(graph, case.feeds)
     except TimeLimitError:
         raise
     except TercetError:
@@ -135,4 +101,5 @@ def wrong_as_a_whole(
         name: values[value.name] if value.data is None else value.data
         for name, value in graph.outputs.items()
     }
-    return judges.wrong(wanted, found, *sides)
+    findings = case.findings(wanted, found, *sides)
+    return tuple(each for each in findings if each.verdict == "wrong")

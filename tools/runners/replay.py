@@ -94,11 +94,14 @@ class BackendPlayer:
         name: of the first backend.
         backends: the requested one, then fallbacks.
         options: their options, without passes.
+        late: options of passes on bodies and on what waits for sizes, which run when these are
+            known; None for no such passes.
     """
 
     name: str
     backends: tuple[Backend, ...]
     options: Options = field(default_factory=Options)
+    late: Options | None = None
 
     @property
     def precision(self) -> str:
@@ -122,7 +125,7 @@ class BackendPlayer:
         options = replace(self.options, stop_at=0, max_plans=1)
         if not all(backends.is_own(each.name) for each in self.backends):
             graph = with_own_constants(graph)
-        return Model(graph, self.backends, options, evaluate)
+        return Model(graph, self.backends, options, evaluate, late=self.late)
 
     def units(self, graph: Graph) -> list[tuple[Node, ...]]:
         try:
@@ -329,6 +332,21 @@ def live_values(graph: Graph) -> list[Value]:
     """Return the values of the nodes that are read, in order."""
     computed = (value for node in graph.nodes for value in node.outputs)
     return [value for value in computed if graph.is_read(value)]
+
+
+def planned(player: Player, late: Options | None) -> Player:
+    """Return a player that runs passes on what is inside a graph, as a model does.
+
+    Args:
+        player: one that may not be a backend's, and then optimises nothing itself.
+        late: options of these passes; None for none.
+    """
+    return replace(player, late=late) if isinstance(player, BackendPlayer) else player
+
+
+def late_passes(player: Player) -> Options | None:
+    """Return the options of what a player optimises inside a graph; None if it does not."""
+    return player.late if isinstance(player, BackendPlayer) else None
 
 
 def are_own(*players: Player) -> bool:

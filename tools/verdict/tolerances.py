@@ -132,8 +132,8 @@ class Bounds:
             return agreement(output, reference, found, tolerance, detailed=True)
         if not measured:
             return unmeasured(output, reference, found, precisions)
-        coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
-        return self._judge(coarsest, own=own).agreement(output, reference, found, detailed=True)
+        judge = self.judge(precisions, own=own)
+        return judge.agreement(output, reference, found, detailed=True)
 
     @cached_property
     def decisions(self) -> list[Value]:
@@ -162,7 +162,7 @@ class Bounds:
 
         None if that is not known.
         """
-        judge = self._judge("float32", own=False)
+        judge = self.judge(("float32",), own=False)
         exact, stored = judge.exact.get(output), judge.overflown.get(output)
         if exact is None or stored is None or exact.shape != stored.shape:
             return None
@@ -176,9 +176,16 @@ class Bounds:
         errors = [judge.error(name, data) for name, data in outputs.items()]
         return max((error for error in errors if error is not None), default=None)
 
-    def _judge(self, precision: str, *, own: bool) -> Judge:
-        key = precision, own and self.allows_bytes
+    def judge(self, precisions: Sequence[str], *, own: bool) -> Judge:
+        """Return what measures how far rounding takes outputs.
+
+        Args:
+            precisions: arithmetic of the runners' float32 tensors; the coarsest counts.
+            own: whether all runners are tercet's.
+        """
+        coarsest = max(precisions, key=lambda name: RELATIVE.get(name, 0.0))
+        key = coarsest, own and self.allows_bytes
         if key not in self._judges:
             self._say("running the model in float64")
-            self._judges[key] = Judge(self._graph, self._feeds, precision, own=own)
+            self._judges[key] = Judge(self._graph, self._feeds, coarsest, own=own)
         return self._judges[key]
