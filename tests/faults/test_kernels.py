@@ -271,6 +271,57 @@ def test_indices_that_are_read_only_once_are_seen(monkeypatch: pytest.MonkeyPatc
     assert bisect(model, ("onnx.reference", "numpy"), feeds).fault == "later"
 
 
+def one_step_from_the_second_inputs() -> Damage:
+    """As a kernel does that keeps one element of the first inputs."""
+    kept: dict[int, tuple[Array, Array]] = {}
+
+    def damage(data: Array) -> None:
+        _, first = kept.setdefault(id(data), (data, data.copy()))
+        data[0] += data.dtype.type((data != first).any())
+
+    return damage
+
+
+DECISIONS = """<ir_version: 8, opset_import: ["" : 21]>
+    g (float[8] x) => (int32[8] y) <float zero = {0.0}> {
+        p = Greater (x, zero)
+        [number] y = Cast <to = 6> (p)
+    }"""
+STEPS = """<ir_version: 8, opset_import: ["" : 21]>
+    g (float[8] x) => (float[8] y) <float step = {0.02}, uint8 zero = {128}> {
+        [number] q = QuantizeLinear (x, step, zero)
+        y = DequantizeLinear (q, step, zero)
+    }"""
+
+
+@pytest.mark.parametrize(
+    ("text", "damage"),
+    [(DECISIONS, of_the_first_run), (STEPS, one_step_from_the_second_inputs)],
+    ids=["decisions", "steps"],
+)
+@pytest.mark.parametrize("order", [("numpy", "faulty"), ("faulty", "numpy")])
+def test_decisions_that_earlier_inputs_change_are_seen(
+    text: str,
+    damage: Callable[[], Damage],
+    order: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All runs on the same inputs are right, and what other inputs give is far less than clear."""
+
+    def loaded(options: Options) -> list[FaultyBackend]:
+        return [FaultyBackend({"number"}, damage())]
+
+    monkeypatch.setattr(backends, "_foreign", lambda: {"faulty": lambda: loaded})
+    model, feeds = onnx.parser.parse_model(text), {"x": np.linspace(-1.5, 2, 8, dtype=np.float32)}
+    found = compare(model, order, feeds, repeat=2)
+    (output,) = found.results[1].agreements
+    assert output.verdict == "MISMATCH"
+    assert "faulty gives something else if it runs on them first" in output.reason
+    runners = ["numpy", player({"number"}, damage())]
+    assert compare_layers(model, runners, feeds, runs=2).verdict == "MISMATCH"
+    assert bisect(model, ["numpy", player({"number"}, damage())], feeds).fault == "later"
+
+
 @pytest.mark.parametrize("damage", [of_the_last_run, of_the_first_run, not_reset])
 @pytest.mark.parametrize("cumulative", [False, True])
 def test_the_step_that_is_wrong_in_a_second_run_is_named(

@@ -14,6 +14,7 @@ from ..runners.repetition import is_repeated, run_on_others, same_bits
 from ..runners.runners import Runner
 from ..runners.saved import Saved
 from ..verdict.agreement import Agreement
+from ..verdict.error_bounds import unmeasured
 
 #: What is no rounding, as a share of the greatest element.
 _CLEARLY = 0.01
@@ -118,6 +119,23 @@ def is_clear(a: Array, b: Array) -> bool:
     a, b = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(invalid="ignore"):  # infinities are left to other comparisons
         return bool(np.abs(a - b).max() > _CLEARLY * np.abs(a).max())
+
+
+def is_more(old: Agreement, a: Array, b: Array, precisions: tuple[str, str]) -> bool:
+    """Whether two results differ by more, as a share, than the first ones of an output might.
+
+    Args:
+        old: that the first ones agree.
+        a: what the reference gave later.
+        b: what the runner did.
+        precisions: compute precision of float32 tensors of both.
+    """
+    if same_bits(a, b):
+        return False
+    if is_clear(a, b) or a.dtype not in FLOATS:
+        return True
+    found = unmeasured(old.output, a, b, precisions)
+    return not found.ok and found.max_abs * old.scale > old.tolerance.bound(old.scale) * found.scale
 
 
 def same(data: Array, other: Array | None) -> bool:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from ...runtime.errors import TercetError
 from ...runtime.ir.graph import Graph
-from ...runtime.ir.types import Array, HostValue
+from ...runtime.ir.types import Array
 from ..common.console import Say
 from ..common.nested import flat
+from ..runners.repetition import same_bits
 from ..runners.runners import Runner, is_backend
 from ..runners.saved import Saved
 from ..verdict.agreement import Agreement, missing
@@ -17,7 +20,7 @@ from ..verdict.drawn import draws_of, with_draws
 from ..verdict.error_bounds import overall
 from ..verdict.retrace import Retrace, settled
 from ..verdict.tolerances import Bounds, Chosen
-from .entry import Entry, changes_of, differ, is_clear, same, were_fed_alike
+from .entry import Entry, changes_of, differ, is_more, same, were_fed_alike
 
 
 class OutputJudge:
@@ -136,48 +139,100 @@ class OutputJudge:
         outputs = [found.output for found in entry.agreements if found.output not in random]
         for one in pair:
             one.run_others(self._arrays)
+        feeds = pair[0].other_inputs
+        others = Bounds(self._graph, feeds, Chosen(), self._outputs, self._say)
         for place, old in enumerate(entry.agreements):
             found = [one.both(old.output) for one in pair if old.output in outputs]
             changes = changes_of(found)
             if differ(changes):  # zeros that an overflow leaves are the same whatever is read
                 changes = changes_of(found, bounds.overflows(old.output))
-            if differ(changes) and self._tell_apart(bounds, pair, old.output):
+            if differ(changes) and self._tell_apart(others, pair, old.output):
                 stays, other = (reference, name) if changes[1] else (name, reference)
                 said = f"other inputs give the same bits on {stays}, and something else on {other}"
                 entry.agreements[place] = replace(old, verdict="MISMATCH", reason=said)
-        self._compare_others(pair[0], pair[1], outputs)
+        if were_fed_alike(*pair):
+            self._compare_others(others, (reference, name), outputs)
 
-    def _tell_apart(self, bounds: Bounds, pair: Sequence[Entry], output: str) -> bool:
+    def _tell_apart(self, others: Bounds, pair: Sequence[Entry], output: str) -> bool:
         """Whether two runners differ for other inputs by more than a decision explains."""
-        reference, entry = pair
-        if not bounds.decisions or not were_fed_alike(reference, entry):
+        if not others.decisions or not were_fed_alike(*pair):
             return True
-        again = self._bounds_of(reference.other_inputs)
-        precisions = reference.runner.precision, entry.runner.precision
-        found = again.compare(output, reference.others[output], entry.others[output], precisions)
-        return found.verdict == "MISMATCH"
+        precisions = pair[0].runner.precision, pair[1].runner.precision
+        wanted, found = pair[0].others[output], pair[1].others[output]
+        return others.compare(output, wanted, found, precisions).verdict == "MISMATCH"
 
-    def _bounds_of(self, feeds: Mapping[str, HostValue]) -> Bounds:
-        return Bounds(self._graph, feeds, Chosen(), self._outputs, self._say)
-
-    def _compare_others(self, reference: Entry, entry: Entry, outputs: Sequence[str]) -> None:
+    def _compare_others(
+        self, bounds: Bounds, names: tuple[str, str], outputs: Sequence[str]
+    ) -> None:
         """Compare outputs for other inputs; what is no more than rounding needs no float64.
 
-        Where decisions hinge on rounding, runners may differ in them.
+        Where decisions hinge on rounding, runners may differ in them, but none from itself.
+
+        Args:
+            bounds: for the other inputs.
+            names: of the reference and a runner.
+            outputs: those that are compared.
         """
-        if not were_fed_alike(reference, entry):
-            return
-        bounds = self._bounds_of(reference.other_inputs)
+        reference, entry = (self._entries[name] for name in names)
+        fresh: dict[str, Mapping[str, Array]] = {}
         precisions = reference.runner.precision, entry.runner.precision
         for place, old in enumerate(entry.agreements):
             a, b = (one.others.get(old.output) for one in (reference, entry))
             if old.output not in outputs or not old.ok or a is None or b is None:
                 continue
-            if is_clear(a, b) and not bounds.decisions:
+            if not is_more(old, a, b, precisions):
+                continue
+            if bounds.decisions:
+                new = self._after_first(bounds, names, old.output, fresh)
+            else:
                 new = bounds.compare(old.output, a, b, precisions)
-                if new.verdict == "MISMATCH":
-                    said = f"the same inputs with their elements in reverse order: {new.reason}"
-                    entry.agreements[place] = replace(new, reason=said)
+            if new is not None and new.verdict == "MISMATCH":
+                said = f"the same inputs with their elements in reverse order: {new.reason}"
+                entry.agreements[place] = replace(new, reason=said)
+
+    def _after_first(
+        self,
+        bounds: Bounds,
+        names: Sequence[str],
+        output: str,
+        fresh: dict[str, Mapping[str, Array]],
+    ) -> Agreement | None:
+        """Compare what a runner gives for other inputs after the first ones, and without these.
+
+        Args:
+            bounds: for the other inputs.
+            names: of the runners.
+            output: which of theirs.
+            fresh: what runners that are opened again give for the other inputs, as far as known.
+
+        Returns:
+            The first one that is wrong; None if none is.
+        """
+        for name in names:
+            entry = self._entries[name]
+            if name not in fresh:
+                self._say(f"{name}: other inputs first")
+                with suppress(TercetError):
+                    fresh[name] = self._again(name, self._outputs, entry.other_inputs)
+            first, after = fresh.setdefault(name, {}).get(output), entry.others[output]
+            if first is None or same_bits(first, after):
+                continue
+            precisions = entry.runner.precision, entry.runner.precision
+            new = bounds.compare(output, first, after, precisions, own=is_backend(name))
+            if new.verdict == "MISMATCH":
+                said = f"{name} gives something else if it runs on them first"
+                return replace(new, reason=f"{said}; {new.reason}")
+        return None
+
+    def _again(
+        self, name: str, outputs: tuple[str, ...], feeds: Mapping[str, Any]
+    ) -> dict[str, Array]:
+        """Return some outputs of a runner that is opened once more."""
+        runner = self._reopen(name, outputs)
+        try:
+            return flat(runner.run(feeds))
+        finally:
+            runner.close()
 
     def _settle(
         self, bounds: Bounds, pair: Mapping[str, Entry], ways: dict[str, Retrace | str]
@@ -234,10 +289,6 @@ class OutputJudge:
             return "its outputs were saved"
         outputs = self._outputs or tuple(self._graph.outputs)
         names = dict.fromkeys((*outputs, *(value.name for value in bounds.decisions)))
-        runner = self._reopen(name, tuple(names))
-        try:
-            found = flat(runner.run(self._arrays))
-        finally:
-            runner.close()
+        found = self._again(name, tuple(names), self._arrays)
         repeated = (same(data, found.get(output)) for output, data in entry.outputs.items())
         return found if all(repeated) else "its second run gave something else"
