@@ -32,10 +32,9 @@ from .epilogue_operands import (
     BY_ROW,
     BY_SAMPLE,
     PLACED,
-    PLAIN,
-    Layout,
     Operand,
     Places,
+    RowLayout,
     is_per_channel,
     operand_of,
 )
@@ -208,22 +207,14 @@ def _head(sums: DType, stored: DType, values: Sequence[str] = ("value",)) -> str
     )
 
 
-def _places(*rows: Layout) -> str:
-    """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`.
-
-    Args:
-        rows: of each operand; see `Operand.rows`.
-    """
-    found: list[str] = []
-    for number, (of_y, of_z, each, period) in enumerate((*rows, PLAIN, PLAIN)[:MAX_OPERANDS]):
-        own = f" % {period}u" if period else ""
-        row = f"(unsigned)i / {of_y * (each or 1)}u{own} * {of_z}ll"
-        place = f"{row} + (unsigned)i % {of_y}u" if each else row
-        if of_y == of_z and each == 1:
-            place = f"(unsigned)i % {of_y * period}u" if period else "i"
-        head = f"__device__ __forceinline__ long long place{number}(long long i)"
-        found.append(f"{head} {{ return {place}; }}\n")
-    return "".join(found)
+def _places(*rows: RowLayout) -> str:
+    """Return ``place0(i)`` and ``place1(i)``: where operands have what the result has at `i`."""
+    layouts = (*rows, *[RowLayout()] * MAX_OPERANDS)[:MAX_OPERANDS]
+    head = "__device__ __forceinline__ long long place"
+    return "".join(
+        f"{head}{number}(long long i) {{ return {each.place}; }}\n"
+        for number, each in enumerate(layouts)
+    )
 
 
 def no_epilogue(dtype: DType) -> Epilogue:
@@ -409,6 +400,6 @@ def _epilogue(
         sums=sums,
         stored=y.dtype,
         kinds=tuple(each.kind for each in operands),
-        shared=gcd(*(each.rows[2] for each in operands if each.kind == BY_SAMPLE)),
-        period=max((each.rows[3] for each in operands), default=0),
+        shared=gcd(*(each.rows.shared for each in operands if each.kind == BY_SAMPLE)),
+        period=max((each.rows.period for each in operands), default=0),
     )

@@ -20,11 +20,32 @@ from ..recipe.operands import Packed, Tensor
 #: element per row of all matrices, or pixel of all images; or not read, but a second result, stored
 #: like the first; see `epilogue.cuh`.
 ALONG, BY_CHANNEL, BY_ROW, PLACED, BY_SAMPLE, BY_LINE, SECOND = 1, 2, 3, 4, 5, 6, 7
-#: The distances between rows of a result and of an operand, in elements; the number of the result's
-#: rows for which the operand has one, 0 if its rows have one element; and after how many of its
-#: rows it repeats, 0 if it does not.
-Layout = tuple[int, int, int, int]
-PLAIN: Layout = (1, 1, 1, 0)
+
+
+@record
+class RowLayout:
+    """Where the rows of an operand are; as those of the result by default.
+
+    Attributes:
+        result: elements between rows of the result.
+        operand: elements between its own rows.
+        shared: rows of the result for which it has one; 0 if its rows have one element.
+        period: after how many of its rows it repeats; 0 if it does not.
+    """
+
+    result: int = 1
+    operand: int = 1
+    shared: int = 1
+    period: int = 0
+
+    @property
+    def place(self) -> str:
+        """In C++, the place of what it has for the result's element ``i``."""
+        if self.result == self.operand and self.shared == 1:
+            return f"(unsigned)i % {self.result * self.period}u" if self.period else "i"
+        own = f" % {self.period}u" if self.period else ""
+        row = f"(unsigned)i / {self.result * (self.shared or 1)}u{own} * {self.operand}ll"
+        return f"{row} + (unsigned)i % {self.result}u" if self.shared else row
 
 
 @record
@@ -67,7 +88,7 @@ class Operand:
     tensor: Tensor | Packed
     kind: int
     code: str
-    rows: Layout = PLAIN
+    rows: RowLayout = RowLayout()
 
 
 def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places) -> Operand | str:
@@ -100,9 +121,9 @@ def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places
 
 def _kind_of(
     operand: Tensor, y: Tensor, places: Places, *, is_mask: bool
-) -> tuple[int, Layout] | str:
+) -> tuple[int, RowLayout] | str:
     """Return how an operand is indexed, and its rows; see `Operand`."""
-    is_constant, plain = operand.data is not None, PLAIN
+    is_constant, plain = operand.data is not None, RowLayout()
     if is_constant and is_per_channel(operand.dims, y.dims, places.channels):
         return BY_CHANNEL, plain
     if is_constant and places.rows and is_per_channel(operand.dims, y.dims, places.rows):
@@ -112,13 +133,14 @@ def _kind_of(
             return ALONG, plain
         if y.extent >= 2**32:
             return f"an operand whose rows are apart, and {y.extent} results"
-        return PLACED, (y.row, operand.row, 1, 0)
+        return PLACED, RowLayout(y.row, operand.row)
     if shared := _place_by_sample(operand, y, places):
         return BY_SAMPLE, shared
     if places.by_line and not is_mask and _is_by_line(operand, y):
-        return BY_LINE, (y.row, operand.pitch or 1, 0, 0)
+        return BY_LINE, RowLayout(y.row, operand.pitch or 1, shared=0)
     if is_constant and places.repeats and _is_repeated(operand.dims, y):
-        return PLACED, (y.row, operand.row, 1, operand.size // operand.row)
+        period = operand.size // operand.row
+        return PLACED, RowLayout(y.row, operand.row, period=period)
     return f"an operand of {operand.value.tensor} does not fit {y.value.tensor}"
 
 
@@ -164,7 +186,7 @@ def _converted(data: Array, dtype: DType) -> Array:
     return data.astype(dtype)
 
 
-def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> Layout | None:
+def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> RowLayout | None:
     """Return where a computed operand is that many rows of the result share; see `Operand`.
 
     Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
@@ -176,14 +198,14 @@ def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> Layout | Non
     dims = (1,) * (y.rank - operand.rank) + operand.dims
     if places.by_plane and y.format is Format.CONTIGUOUS:
         of_planes = dims == (*y.dims[:2], *(1,) * (y.rank - 2))
-        return (1, 1, prod(y.dims[2:]), 0) if of_planes else None
+        return RowLayout(shared=prod(y.dims[2:])) if of_planes else None
     if y.format.order(dims) != Format.CONTIGUOUS.order(dims):
         return None  # pixels of one axis: nothing asks for them with channels last
     own, sizes = (y.format.physical(each) for each in (dims, y.dims))
     same = next((i for i, (d, s) in enumerate(zip(own, sizes, strict=True)) if d != s), y.rank)
     if own != (*sizes[:same], *(1,) * (y.rank - 1 - same), sizes[-1]):
         return None
-    return y.row, operand.pitch or own[-1], prod(sizes[same:-1]), 0
+    return RowLayout(y.row, operand.pitch or own[-1], prod(sizes[same:-1]))
 
 
 def _is_by_line(operand: Tensor, y: Tensor) -> bool:
