@@ -37,7 +37,7 @@ from .codegen.shared_chains import (
 )
 from .epilogue_nodes import STORED, meeting, second_result_at, tail, takes_epilogue
 from .gemm.atoms import HALVES
-from .gemm.f16 import is_packed
+from .gemm.conv_f16 import is_packed
 from .joined_moves import may_join_all
 from .patterns import CAST_SOFTMAX, LAST, WHOLE, Finder
 from .recipe.operands import Tensor

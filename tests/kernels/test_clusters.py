@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
-from tercet.backends.cuda.gemm import f16, int8
+from tercet.backends.cuda.gemm import conv_f16, f16, int8
 from tercet.backends.cuda.gemm.problem import Problem
 from tercet.backends.cuda.gemm.schedules import multistage, tma
 from tercet.backends.cuda.gemm.schedules.tma_staging import Staging, TmaProduct
@@ -43,8 +43,10 @@ def force(patch: pytest.MonkeyPatch, tile: CtaTile, splits: int) -> None:
     """Compute all products by `multistage.cu` in this form."""
     for module in (multistage, int8):
         patch.setattr(module, "choose", lambda *_, **__: TimedConfig(0.0, Config(tile, splits)))
-    for other in ("_by_tma", "fed_by_tma", "persistent", "swapped"):
-        patch.setattr(f16, other, lambda *_: None)
+    others = {f16: ("fed_by_tma", "persistent", "swapped"), conv_f16: ("_by_tma", "persistent")}
+    for module, names in others.items():
+        for other in names:
+            patch.setattr(module, other, lambda *_: None)
 
 
 def convolution(x: Array, w: Array, *, adds: bool = False, **attributes: Any) -> Sample:

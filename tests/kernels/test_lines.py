@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
 from tercet.backends.cuda.backend import CudaBackend
-from tercet.backends.cuda.gemm import f16, problem
+from tercet.backends.cuda.gemm import conv_f16, problem
 from tercet.backends.cuda.gemm.windows import MAX_REACH
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph
@@ -57,7 +57,7 @@ def layers(name: str, dtype: DType = float16) -> Sample:
 @needs_compiler
 @pytest.mark.parametrize("name", CASES)
 def test_kernels(name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f16, "MARGIN", inf)
+    monkeypatch.setattr(conv_f16, "MARGIN", inf)
     sample, options = layers(name), replace(OPTIONS, algorithms={"Conv": "tensor_cores"})
     entries = [
         each.entry for each in launches(planned(sample.graph, algorithms=options.algorithms))
@@ -93,7 +93,7 @@ def test_columns_of_all_bits(
     name: str, dtype: DType, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(problem, "MAX_REACH", 20)
-    monkeypatch.setattr(f16, "MARGIN", 0.0)
+    monkeypatch.setattr(conv_f16, "MARGIN", 0.0)
     sample, options = layers(name, dtype), replace(OPTIONS, algorithms={"Conv": "tensor_cores"})
     found = launches(planned(sample.graph, algorithms=options.algorithms))
     assert any(dict(each.constants).get("AXES") == 1 for each in found)

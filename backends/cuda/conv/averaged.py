@@ -20,7 +20,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of, read_along
-from ..gemm import f16
+from ..gemm import conv_f16
 from ..gemm.atoms import HALVES
 from ..gemm.by_image import gemm_by_image
 from ..gemm.convolution import problem_of
@@ -138,7 +138,7 @@ def averaged_conv(
     conv = problem_of(RecipeContext(found.conv.op, before, inputs, own, epilogue=epilogue))
     if isinstance(conv, str):
         return conv
-    refused = f16.formats_of(conv)
+    refused = conv_f16.formats_of(conv)
     if isinstance(refused, str) or not conv.is_pointwise or prod(conv.view.strides) > 1:
         return refused if isinstance(refused, str) else "windows of several pixels"
     gemm = gemm_by_image(conv)

@@ -10,7 +10,7 @@ from math import prod
 
 from ....runtime.base.record import record
 from ..algorithms.selection import CHANNELS_LAST, CONTIGUOUS, Formats
-from ..gemm import batched, f16
+from ..gemm import batched, conv_f16
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import MAX_ELEMENTS, ConvProblem, image_formats
 from ..gemm.pack_filters import packing_time
@@ -93,7 +93,7 @@ def explicit_time(conv: ConvProblem) -> float:
     m, n, k = conv.pixels, conv.filters, conv.taps * conv.channels
     matrix = 2 * m * k * conv.x.dtype.itemsize / 3.4e6
     if conv.x.dtype in HALVES and conv.channels % 2 == 0:
-        return 2.0 + matrix + f16.convolution_time(conv)
+        return 2.0 + matrix + conv_f16.convolution_time(conv)
     return 2.0 + matrix + simt.choose(Problem(m, n, k), conv.setting.target).microseconds
 
 

@@ -14,7 +14,7 @@ from ....runtime.ops.window import window
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext
 from ..algorithms.selection import SELECTORS
-from ..gemm import f16, f32, image_halves
+from ..gemm import conv_f16, conv_f32, image_halves
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import Tensor
@@ -24,7 +24,7 @@ from .winograd import fused, nonfused
 
 #: How algorithms store the maxima of squares of float32 results.
 POOLING: Mapping[str, Callable[[ConvProblem, str], Answer]] = {
-    "tensor_cores": f32.convolution,
+    "tensor_cores": conv_f32.convolution,
     "in_halves": image_halves.make,
     "winograd_f2": partial(fused, out=2),
     "winograd_f4": partial(fused, out=4),
@@ -60,7 +60,7 @@ def pooled_convolution(context: RecipeContext, before: Tensor, pool: Node) -> An
     if own or conv.group > 1:
         return "the pooling is a separate step"
     if is_last:
-        return f16.pooled_convolution(conv, y)
+        return conv_f16.pooled_convolution(conv, y)
     apart = SELECTORS[Conv].pick(conv).microseconds + LAUNCH + _bytes(before, y) / MEMORY
     view = window(pool.op, before.dims[2:], pool.op.kernel_shape)
     found = pooled_few_channels(conv, view, y, apart)

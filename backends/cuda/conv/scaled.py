@@ -20,7 +20,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, RecipeContext, Setting, kernel_of
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Tail, epilogue_of, read_along
-from ..gemm import f16
+from ..gemm import conv_f16, f16
 from ..gemm.atoms import HALVES
 from ..gemm.by_image import gemm_by_image
 from ..gemm.convolution import ConvProblem, problem_of
@@ -150,7 +150,7 @@ def scaled_conv(
         return "images not in channels-last format"
     if x.dtype == float32:
         return _wide(conv, factors)
-    refused = f16.formats_of(conv)
+    refused = conv_f16.formats_of(conv)
     if isinstance(refused, str):
         return refused
     if conv.channels % WORD or x.row % WORD:

@@ -23,7 +23,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..codegen.epilogue import no_epilogue
-from ..gemm import f16, f32
+from ..gemm import conv_f16, conv_f32
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem
 from ..gemm.problem import widest
@@ -57,7 +57,8 @@ def subpixel_formats(conv: ConvProblem) -> Formats | str:
         return phases
     if conv.x.rank == 5:
         return volume_formats(phases)
-    return f16.formats_of(phases) if conv.x.dtype in HALVES else f32.formats_of(phases)
+    by_dtype = conv_f16 if conv.x.dtype in HALVES else conv_f32
+    return by_dtype.formats_of(phases)
 
 
 def subpixel_time(conv: ConvProblem) -> float:
@@ -69,7 +70,8 @@ def subpixel_time(conv: ConvProblem) -> float:
     if conv.x.rank == 5:
         return last + volume_time(phases)
     halves = conv.x.dtype in HALVES
-    return last + (f16.convolution_time(phases) if halves else f32.convolution_time(phases))
+    by_dtype = conv_f16 if halves else conv_f32
+    return last + by_dtype.convolution_time(phases)
 
 
 def subpixel(conv: ConvProblem, variant: str = "") -> Answer:
@@ -77,7 +79,7 @@ def subpixel(conv: ConvProblem, variant: str = "") -> Answer:
     phases = _phases(conv, packed=conv.x.dtype not in HALVES)
     if isinstance(phases, str):
         return phases
-    by_dtype = f16.convolution if conv.x.dtype in HALVES else f32.convolution
+    by_dtype = conv_f16.convolution if conv.x.dtype in HALVES else conv_f32.convolution
     made = (volume if conv.x.rank == 5 else by_dtype)(phases)
     if isinstance(made, str):
         return made

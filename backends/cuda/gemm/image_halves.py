@@ -17,9 +17,9 @@ from ..algorithms.registry import Answer
 from ..algorithms.selection import Formats
 from ..recipe.operands import ceil_div, strides
 from ..recipe.targets import Target
+from .conv_f32 import formats_of
 from .convolution import ConvProblem
 from .f16x3 import filter_refusal, in_halves, scales_of
-from .f32 import formats_of
 from .problem import GemmArguments, Image, Problem, RowKind, packed_filters
 from .schedules import halves, image_halves, swap_f16x3
 from .tables.f16x3 import IMAGE_HALVES

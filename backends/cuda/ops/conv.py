@@ -63,7 +63,7 @@ from ..conv.implicit_precomp_gemm import precomputed, tile_variants
 from ..conv.subpixel import subpixel, subpixel_formats, subpixel_time
 from ..conv.volume import volume, volume_formats, volume_time
 from ..conv.winograd import fused, nonfused
-from ..gemm import f16, f32, image_halves
+from ..gemm import conv_f16, conv_f32, image_halves
 from ..gemm.atoms import HALVES
 from ..gemm.convolution import ConvProblem, problem_of
 from ..gemm.f16 import HALF_SUMS
@@ -76,26 +76,26 @@ from ..recipe.operands import ceil_div
 def _tensor_formats(conv: ConvProblem) -> Formats | str:
     if conv.is_depthwise:
         return "one channel per group, which is not a matrix product"
-    return f16.formats_of(conv) if conv.x.dtype in HALVES else f32.formats_of(conv)
+    return conv_f16.formats_of(conv) if conv.x.dtype in HALVES else conv_f32.formats_of(conv)
 
 
 def _tensor_cores(conv: ConvProblem, variant: str = "") -> Answer:
-    by_dtype = f16.convolution if conv.x.dtype in HALVES else f32.convolution
+    by_dtype = conv_f16.convolution if conv.x.dtype in HALVES else conv_f32.convolution
     return by_dtype(conv, variant)
 
 
 def _tensor_time(conv: ConvProblem) -> float:
     halves = conv.x.dtype in HALVES
-    return f16.convolution_time(conv) if halves else f32.convolution_time(conv)
+    return conv_f16.convolution_time(conv) if halves else conv_f32.convolution_time(conv)
 
 
 def _tensor_variants(conv: ConvProblem) -> tuple[str, ...]:
     if conv.x.dtype not in HALVES:
-        return f32.variants(conv)
+        return conv_f32.variants(conv)
     formats = _tensor_formats(conv)
     if isinstance(formats, str):
         return ()
-    return tuple(form.title for form in f16.convolution_forms(conv.within(formats)))
+    return tuple(form.title for form in conv_f16.convolution_forms(conv.within(formats)))
 
 
 def _half_sums_formats(conv: ConvProblem) -> Formats | str:
@@ -105,7 +105,7 @@ def _half_sums_formats(conv: ConvProblem) -> Formats | str:
 
 
 def _half_sums(conv: ConvProblem, variant: str = "") -> Answer:
-    return f16.convolution(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
+    return conv_f16.convolution(replace(conv, setting=replace(conv.setting, algorithm=HALF_SUMS)))
 
 
 # ── floors of estimates, known without the files of the algorithms ─────────
@@ -275,7 +275,7 @@ CONV = Selector(
         ),
         Algorithm("naive_nhwc", naive_nhwc, nhwc_formats, nhwc_time, floor=_nhwc_floor),
         Algorithm(
-            *(HALF_SUMS, packing_first(_half_sums), _half_sums_formats, f16.convolution_time),
+            *(HALF_SUMS, packing_first(_half_sums), _half_sums_formats, conv_f16.convolution_time),
             by_name=True,
         ),
     ),
