@@ -141,10 +141,10 @@ def _choose_streams(
 def _bring_back(rows: Sequence[Row], numbers: Sequence[int], sources: dict[int, set[int]]) -> None:
     """Move small rows by themselves to the stream of a large one that waits for no other stream.
 
-    They would be done in time, but a device starts a row that waits for another stream late, where
-    it could have read much while the one before it ended. On an H200, a step of Llama-3.2-1B with
-    4-bit weights takes 426 us then instead of 428 to 432, of 8 sequences 524 instead of 529;
-    networks whose rows are all small take up to a tenth longer if these are brought back.
+    They would be done in time, but the large one would wait for a second stream, and reads much
+    while the row before it ends. On an H200, a step of Llama-3.2-1B with 4-bit weights takes 426 us
+    then instead of 428 to 432, of 8 sequences 524 instead of 529; networks whose rows are all small
+    take up to a tenth longer if these are brought back.
     """
     readers: dict[int, list[int]] = {}
     touched = {number: _touched(rows[number]) for number in numbers}
