@@ -12,38 +12,20 @@ from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from itertools import count
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from ..base.arguments import optional, whole
 from ..base.closable import Closable
-from ..errors import InputError, UsageError
+from ..errors import UsageError
 from ..ir.types import Array
 from .bans import NO_BANS, TokenBans
 from .cache_layout import DecoderLayout, Padding
+from .cache_store import CacheStore, StepChain
 from .sampling import GREEDY, NOT_FINITE, Following, SamplingSettings
 from .step_inputs import StepInputs, Tokens
-
-
-class Greedy(NamedTuple):
-    """The most likely token of each sequence.
-
-    Attributes:
-        tokens: int64 [batch]; the first of equal scores.
-        scores: [batch], the score of each token; NaN where a sequence has a NaN score.
-    """
-
-    tokens: Array
-    scores: Array
-
-    @classmethod
-    def of(cls, scores: Array) -> Greedy:
-        """Return the argmax of scores [batch, vocabulary]."""
-        if scores.dtype == np.float16:
-            scores = scores.astype(np.float32)  # comparing float16 is slow in numpy
-        tokens = scores.argmax(1)
-        return cls(tokens, scores[np.arange(len(scores)), tokens])
+from .token_scores import Greedy, scores_at
 
 
 class Decoder(Closable):
@@ -188,87 +170,6 @@ class Decoder(Closable):
     def padding(self) -> Padding | None:
         """The side on which shorter sequences are padded; None if all must have equal length."""
         return self.layout.padding
-
-
-class StepChain(Protocol):
-    """Steps of one token that read each other's tokens; see `chained_steps.ChainedSteps`."""
-
-    @property
-    def depth(self) -> int:
-        """Maximum number of launched steps whose tokens have not been taken."""
-        ...
-
-    @property
-    def most(self) -> int:
-        """Maximum number of positions after the last step."""
-        ...
-
-    def launch(self) -> None:
-        """Launch a step."""
-        ...
-
-    def take(self) -> Array:
-        """Wait for the oldest launched step, and return its tokens, int64 [batch]."""
-        ...
-
-    def drain(self) -> None:
-        """Wait for all launched steps, and discard their tokens."""
-        ...
-
-
-class CacheStore(Protocol):
-    """Keeps the caches of a decoder, and runs its steps on them."""
-
-    def run(self, read: Tokens, new: Tokens) -> Array:
-        """Read new tokens, and add them to the caches.
-
-        Args:
-            read: the tokens that the caches hold.
-            new: the next tokens, as many as the model takes at a time.
-
-        Returns:
-            Scores, as `Decoder.step` returns them. After an error the caches still hold `read`.
-        """
-        ...
-
-    def run_rows(self, read: Tokens, new: Tokens, rows: Array) -> Array:
-        """As `run`, but return the scores [batch, vocabulary] after one new position per sequence.
-
-        Raises:
-            InputError: see `Decoder.read`.
-        """
-        ...
-
-    def run_greedy(self, read: Tokens, new: Tokens, rows: Array) -> Greedy:
-        """As `run_rows`, but return only the most likely token of each sequence, and its score."""
-        ...
-
-    def chained(self, read: Tokens, first: Array, how: Following, depth: int) -> StepChain | None:
-        """Return chained steps with room for at least one; None if the store has none.
-
-        Args:
-            read: the tokens that the caches hold.
-            first: int64 [batch], the tokens that the first step reads.
-            how: how the next tokens are chosen.
-            depth: maximum number of launched steps whose tokens have not been taken.
-        """
-        ...
-
-    def truncate(self, length: int) -> None:
-        """Keep only the first `length` positions; must be 0 unless the layout `can_rewind`."""
-        ...
-
-    def contents(self, length: int) -> dict[str, Array]:
-        """Return copies of the caches on the host, which hold this number of positions."""
-        ...
-
-    def load(self, caches: Mapping[str, Array], length: int) -> None:
-        """Replace the caches by others of fitting shapes, which hold this number of positions."""
-        ...
-
-    def close(self) -> None:
-        """Free the caches; a second call does nothing."""
-        ...
 
 
 S = TypeVar("S", bound=CacheStore)
@@ -455,40 +356,3 @@ class CachedDecoder(Decoder, Generic[S]):
 def on_host(array: Any) -> Array:
     """Return an array that `Model.run` returned, copied to the host if necessary."""
     return cast("Array", array if isinstance(array, np.ndarray) else array.numpy())
-
-
-def first_positions(cache: Array, axis: int | None, length: int) -> Array:
-    """Return the first positions of a cache, contiguous."""
-    part = np.moveaxis(cache, axis or 0, 0)[:length]
-    return np.ascontiguousarray(np.moveaxis(part, 0, axis or 0))
-
-
-def scores_of(logits: Array, count: int) -> Array:
-    """Return the scores of the last `count` positions, [batch, n, vocabulary].
-
-    Args:
-        logits: [batch, n, vocabulary], or [batch, vocabulary] for the last position.
-        count: number of positions; fewer are returned if there are fewer.
-    """
-    return logits[:, None] if logits.ndim == 2 else logits[:, -count:]
-
-
-def scores_at(scores: Array, rows: Array, count: int) -> Array:
-    """Return the scores [batch, vocabulary] after one of `count` positions of each sequence.
-
-    Args:
-        scores: [batch, count, vocabulary], or [batch, 1, vocabulary] of the last position.
-        rows: int64 [batch], the positions.
-        count: number of positions.
-
-    Raises:
-        InputError: only the last position has scores, and another position is requested.
-    """
-    if scores.shape[1] == count:
-        return scores[np.arange(len(rows)), rows]
-    if (rows < count - 1).any():
-        raise InputError(
-            "the model gives scores of the last position only, which is padding for shorter "
-            "prompts; give prompts of equal lengths, or one at a time"
-        )
-    return scores[:, -1]

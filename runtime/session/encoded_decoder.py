@@ -19,13 +19,14 @@ from ..ir.types import Array, Shape
 from .bans import NO_BANS, TokenBans
 from .cache_layout import DecoderLayout
 from .cache_names import by_core, core_of
-from .decoding import Decoder, Greedy, on_host
+from .decoding import Decoder, on_host
 from .model import Model
 from .opened_caches import Open, Opened, opened
 from .passed_caches import PassedCaches
 from .sampling import GREEDY, SamplingSettings
 from .static_cache import StaticCaches
 from .step_inputs import StepInputs, Tokens, fitted
+from .token_scores import Greedy
 
 #: Maximum number of sizes of encoder outputs whose caches and plans are kept.
 MAX_SIZES = 4

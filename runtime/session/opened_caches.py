@@ -1,4 +1,4 @@
-"""Static caches where a model has plans for them, else passed ones."""
+"""Decoders with caches of either kind: static where a model has plans for them, else passed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from ..base.warned import warn
 from ..errors import PerformanceWarning, UnsupportedError
 from ..ir.types import Array
 from ..plan.host import HOST
+from .cache_layout import DecoderLayout
 from .decoding import CachedDecoder
 from .model import Model
 from .passed_caches import PassedCaches
 from .static_cache import StaticCaches
-from .step_inputs import StepInputs
+from .step_inputs import Embed, StepInputs
 
+PassedDecoder = CachedDecoder[PassedCaches]
+StaticCacheDecoder = CachedDecoder[StaticCaches]
 #: A decoder with either kind of caches.
-Opened = CachedDecoder[PassedCaches] | CachedDecoder[StaticCaches]
+Opened = PassedDecoder | StaticCacheDecoder
 #: Opens a decoder: the model, its inputs, and those that are the same in every step.
 Open = Callable[[Model, StepInputs, Mapping[str, Array]], Opened]
 
@@ -45,3 +48,44 @@ def opened(
     store = PassedCaches(model, inputs)
     store.give(given)
     return CachedDecoder(inputs, store)
+
+
+def passed_decoder(
+    model: Model,
+    layout: DecoderLayout,
+    batch: int = 1,
+    capacity: int | None = None,
+    embed: Embed | None = None,
+) -> PassedDecoder:
+    """Return a decoder whose caches are passed from run to run.
+
+    Args:
+        model: remains the caller's.
+        layout: of the model.
+        batch: number of sequences.
+        capacity: maximum number of positions; if None, the limit of the file, or of memory.
+        embed: computes embeddings of ids, for a model that takes those.
+
+    Raises:
+        InputError: `batch` or `capacity` does not fit the model.
+    """
+    inputs = StepInputs.of(model, layout, batch, capacity, embed)
+    return CachedDecoder(inputs, PassedCaches(model, inputs))
+
+
+def static_decoder(
+    model: Model,
+    layout: DecoderLayout,
+    batch: int = 1,
+    capacity: int | None = None,
+    embed: Embed | None = None,
+) -> StaticCacheDecoder:
+    """Return a decoder whose caches stay in place; see `passed_decoder`.
+
+    Raises:
+        InputError: `batch` or `capacity` does not fit the model.
+        UnsupportedError: a step of the model has no plan for all lengths; names the node.
+        DeviceOutOfMemory: the device has no room for the caches.
+    """
+    inputs = StepInputs.of(model, layout, batch, capacity, embed)
+    return CachedDecoder(inputs, StaticCaches(model, inputs))

@@ -7,11 +7,12 @@ from typing import Any
 
 from ..ir.types import Array
 from ..plan.exchange import exchange_of
-from .cache_layout import DecoderLayout
-from .decoding import CachedDecoder, Greedy, first_positions, on_host, scores_at, scores_of
+from .cache_store import first_positions
+from .decoding import on_host
 from .model import Model
 from .sampling import Following
-from .step_inputs import Embed, StepInputs, Tokens
+from .step_inputs import StepInputs, Tokens
+from .token_scores import Greedy, scores_at, scores_of
 
 
 class PassedCaches:
@@ -75,29 +76,3 @@ class PassedCaches:
 
     def close(self) -> None:
         self._caches, self._given = {}, {}
-
-
-PassedDecoder = CachedDecoder[PassedCaches]
-
-
-def passed_decoder(
-    model: Model,
-    layout: DecoderLayout,
-    batch: int = 1,
-    capacity: int | None = None,
-    embed: Embed | None = None,
-) -> PassedDecoder:
-    """Return a decoder whose caches are passed from run to run.
-
-    Args:
-        model: remains the caller's.
-        layout: of the model.
-        batch: number of sequences.
-        capacity: maximum number of positions; if None, the limit of the file, or of memory.
-        embed: computes embeddings of ids, for a model that takes those.
-
-    Raises:
-        InputError: `batch` or `capacity` does not fit the model.
-    """
-    inputs = StepInputs.of(model, layout, batch, capacity, embed)
-    return CachedDecoder(inputs, PassedCaches(model, inputs))

@@ -33,19 +33,20 @@ from ..plan.device_control import decisions_of
 from ..plan.exchange import IOPlacement
 from ..plan.host import HOST
 from .bucket_program import BucketProgram
-from .cache_layout import CachePair, DecoderLayout
+from .cache_layout import CachePair
+from .cache_store import first_positions
 from .cache_views import close_all, fetched, zeros_like
 from .chained_steps import ChainedSteps
-from .decoding import CachedDecoder, Greedy, first_positions, scores_at, scores_of
 from .model import Model
 from .narrow_caches import NarrowCaches
 from .padded_lengths import are_alike, limits_of, rounded
 from .sampling import Following
 from .sampling_graph import SamplingGraph
 from .select_rows import RowsOf
-from .step_inputs import Embed, StepInputs, Tokens
+from .step_inputs import StepInputs, Tokens
 from .step_state import CHOSEN, Feedback
 from .step_types import length_of, types_of
+from .token_scores import Greedy, scores_at, scores_of
 
 #: Maximum number of plans: that for a single token, and the last used for other token counts.
 MAX_PLANS = 4
@@ -476,24 +477,3 @@ class StaticCaches:
         self._moves.clear()
         close_all(self._views)
         self._views = {}
-
-
-StaticCacheDecoder = CachedDecoder[StaticCaches]
-
-
-def static_decoder(
-    model: Model,
-    layout: DecoderLayout,
-    batch: int = 1,
-    capacity: int | None = None,
-    embed: Embed | None = None,
-) -> StaticCacheDecoder:
-    """Return a decoder whose caches stay in place; see `passed_caches.passed_decoder`.
-
-    Raises:
-        InputError: `batch` or `capacity` does not fit the model.
-        UnsupportedError: a step of the model has no plan for all lengths; names the node.
-        DeviceOutOfMemory: the device has no room for the caches.
-    """
-    inputs = StepInputs.of(model, layout, batch, capacity, embed)
-    return CachedDecoder(inputs, StaticCaches(model, inputs))

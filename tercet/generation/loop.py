@@ -11,8 +11,9 @@ import numpy as np
 from ..runtime.errors import ModelError
 from ..runtime.ir.types import Array
 from ..runtime.session.bans import without
-from ..runtime.session.decoding import Decoder, Greedy
+from ..runtime.session.decoding import Decoder
 from ..runtime.session.sampling import NOT_FINITE, SamplingSettings
+from ..runtime.session.token_scores import Greedy
 from .bans import Bans
 from .prompts import Prompts
 from .result import Continuation, Generation, Reason

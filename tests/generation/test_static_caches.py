@@ -16,7 +16,7 @@ from tercet import Generator
 from tercet.generation import loading as module
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.decoding import CachedDecoder, Decoder
-from tercet.runtime.session.passed_caches import passed_decoder
+from tercet.runtime.session.opened_caches import passed_decoder
 
 from .folders import DECODERS
 

@@ -12,7 +12,7 @@ import pytest
 import tercet
 from tercet import Generator
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.passed_caches import passed_decoder
+from tercet.runtime.session.opened_caches import passed_decoder
 
 DECODERS = Path(__file__).parents[1] / "producers" / "decoders"
 GEMMA = DECODERS / "genai_gemma2_int4" / "model.onnx"

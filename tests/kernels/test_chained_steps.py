@@ -16,7 +16,7 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 import tercet
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
+from tercet.runtime.session.opened_caches import StaticCacheDecoder, static_decoder
 
 from .emulator import needs_compiler
 from .fake_driver import FAKE, FakeCompiler, Gate, plant

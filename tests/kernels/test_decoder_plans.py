@@ -27,8 +27,8 @@ from tercet.runtime.plan.backend import Run, View
 from tercet.runtime.plan.plan import Plan
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.model import Model
+from tercet.runtime.session.opened_caches import static_decoder
 from tercet.runtime.session.sampling import SamplingSettings
-from tercet.runtime.session.static_cache import static_decoder
 from tercet.tools.workshop.decoder_files import DecoderSizes, Packing, write
 
 from .emulator import EmulatedDevice

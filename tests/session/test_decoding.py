@@ -15,9 +15,10 @@ import tercet
 from tercet import InputError, ModelError, UnsupportedError
 from tercet.runtime.ir.types import Array
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.decoding import CachedDecoder, scores_at
+from tercet.runtime.session.decoding import CachedDecoder
 from tercet.runtime.session.open_decoder import open_decoder
-from tercet.runtime.session.passed_caches import passed_decoder
+from tercet.runtime.session.opened_caches import passed_decoder
+from tercet.runtime.session.token_scores import scores_at
 
 from ..generation.stepwise import Stepwise
 from .conftest import OnNumpy

@@ -18,8 +18,8 @@ from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.chained_steps import ChainedSteps
 from tercet.runtime.session.decoding import Decoder
 from tercet.runtime.session.open_decoder import open_decoder
+from tercet.runtime.session.opened_caches import StaticCacheDecoder, static_decoder
 from tercet.runtime.session.sampling import NOT_FINITE, SamplingSettings
-from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
 
 PRODUCERS = Path(__file__).parents[1] / "producers"
 #: Padding in front and behind, positions as an input and counted, branches, windows, sinks.

@@ -20,8 +20,7 @@ from tercet.runtime.session import static_cache
 from tercet.runtime.session.cache_layout import DecoderLayout
 from tercet.runtime.session.decoding import Decoder
 from tercet.runtime.session.open_decoder import open_decoder
-from tercet.runtime.session.passed_caches import passed_decoder
-from tercet.runtime.session.static_cache import StaticCacheDecoder, static_decoder
+from tercet.runtime.session.opened_caches import StaticCacheDecoder, passed_decoder, static_decoder
 
 from .conftest import OnNumpy
 

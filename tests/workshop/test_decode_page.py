@@ -15,7 +15,7 @@ from onnx.numpy_helper import to_array
 import tercet
 from tercet.runtime.errors import UsageError
 from tercet.runtime.session.cache_layout import DecoderLayout
-from tercet.runtime.session.static_cache import static_decoder
+from tercet.runtime.session.opened_caches import static_decoder
 from tercet.tools.common.results import earlier
 from tercet.tools.verdict.accuracy import distance_of
 from tercet.tools.workshop import decode_bench

@@ -17,7 +17,7 @@ from ...runtime.base import arguments as rules
 from ...runtime.errors import FileError, InputError, UsageError
 from ...runtime.ir.types import Array
 from ...runtime.session.cache_layout import DecoderLayout
-from ...runtime.session.passed_caches import passed_decoder
+from ...runtime.session.opened_caches import passed_decoder
 from .archives import read_npy
 from .inputs import Inputs
 

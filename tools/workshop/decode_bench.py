@@ -36,8 +36,9 @@ from ...runtime.session.cache_layout import DecoderLayout
 from ...runtime.session.chained_steps import ChainedSteps
 from ...runtime.session.decoding import CachedDecoder, Decoder
 from ...runtime.session.model import Model
+from ...runtime.session.opened_caches import static_decoder
 from ...runtime.session.sampling import GREEDY, Following, SamplingSettings
-from ...runtime.session.static_cache import StaticCaches, static_decoder
+from ...runtime.session.static_cache import StaticCaches
 from ...runtime.session.step_inputs import Tokens
 from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
