@@ -19,10 +19,10 @@ from ....runtime.ops.packed import MatMulNBits
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch, each, sharing
 from ..recipe.operands import Given, Operand, Scratch, Tensor, ceil_div
-from ..recipe.source import C_TYPES, literal
 from ..recipe.targets import Target
 from . import gemv, packed
 from .atoms import HALVES, atom_of
+from .expert_activation import Activation, activation_of
 from .expert_weights import ExpertWeights
 from .gemv import EIGHT, RowTile, prologue_of
 from .packed import BANKS, PLANES
@@ -118,9 +118,9 @@ class Experts:
         if max(self.x.size, self.pairs * self.second.layer.columns) >= 2**31:
             return f"{self.rows} rows"
         choice = {name: memory[name] for name in ("order", "ends")}
-        activation = _activation(self.op, self.first.products, self.x.dtype)
+        activation = activation_of(self.op, self.first.products, self.x.dtype)
         first = _Product(self, self.first, self.x, memory["hidden"], self.op.k, activation)
-        plain = _activation(None, 1, self.x.dtype, float32)
+        plain = activation_of(None, 1, self.x.dtype, float32)
         second = _Product(self, self.second, memory["hidden"], memory["parts"], 1, plain)
         products = [product.launch(choice, target) for product in (first, second)]
         refused = next((found for found in products if isinstance(found, str)), None)
@@ -133,13 +133,13 @@ class Experts:
     def _of_one_row(self, epilogue: Epilogue, target: Target) -> tuple[Launch, ...] | str:
         """Return the products of a single row, the second of which adds up."""
         hidden = Scratch(0)
-        activation = _activation(self.op, self.first.products, self.x.dtype)
+        activation = activation_of(self.op, self.first.products, self.x.dtype)
         none = {"order": None, "ends": None}
         first = _Product(self, self.first, self.x, hidden, self.op.k, activation)
         made = first.launch(none, target)
         if isinstance(made, str):
             return made
-        epilogued = _Activation(epilogue.code, epilogue.stored, epilogue.title)
+        epilogued = Activation(epilogue.code, epilogue.stored, epilogue.title)
         second = _Product(self, self.second, hidden, self.y, 1, epilogued, is_summed=True)
         summed = second.sum(epilogue, target)
         if isinstance(summed, str):
@@ -216,66 +216,6 @@ class Experts:
 
 
 @record
-class _Activation:
-    """What is stored of the sums of a product.
-
-    Attributes:
-        code: the function ``epilogue`` of `gemv.cuh`.
-        stored: the dtype it stores.
-        title: for reports.
-    """
-
-    code: str
-    stored: DType
-    title: str = ""
-
-
-#: Activations of one number `x`, in C++.
-_FORMULAS = {
-    "relu": "fmaxf(x, 0.0f)",
-    "gelu": "0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)))",
-    "silu": "x / (1 + expf(-x))",
-    "identity": "x",
-}
-
-
-def _float(number: float) -> str:
-    return f"float({literal(number)})"
-
-
-def _activation(
-    op: Mixture | None, products: int, dtype: DType, stored: DType | None = None
-) -> _Activation:
-    """Return the activation of an operator; None for none."""
-    kind = "identity" if op is None else op.activation_type
-    values = ["value"] if products == 1 else ["value0", "value1"]
-    if op is not None and kind == "swiglu":
-        gate, linear = values
-        is_late = bool(op.swiglu_limit_after_activation)
-        limit = "" if op.swiglu_limit is None else _float(op.swiglu_limit)
-        if limit:
-            gate = gate if is_late else f"fminf({gate}, {limit})"
-            linear = f"fminf(fmaxf({linear}, -{limit}), {limit})"
-        alpha, beta = _float(op.activation_alpha), _float(op.activation_beta)
-        gate = f"{gate} / (1 + expf(-{alpha} * {gate}))"
-        if limit and is_late:
-            gate = f"fminf({gate}, {limit})"
-        result = f"{gate} * ({linear} + {beta})"
-    else:
-        result = f"activated({values[0]})" + "".join(f" * {value}" for value in values[1:])
-    made = dtype if stored is None else stored
-    operand = f"const {C_TYPES[dtype]}*"
-    numbers = "".join(f"float {value}, " for value in values)
-    code = (
-        "__device__ __forceinline__ float activated(float x) "
-        f"{{ return {_FORMULAS.get(kind, 'x')}; }}\n"
-        f"__device__ __forceinline__ {C_TYPES[made]} epilogue({numbers}long long, int, int, "
-        f"{operand}, {operand}) {{ return {C_TYPES[made]}({result}); }}"
-    )
-    return _Activation(code, made, "" if kind == "identity" else kind)
-
-
-@record
 class _Product:
     """One product of a mixture.
 
@@ -294,7 +234,7 @@ class _Product:
     x: Operand
     y: Operand
     share: int
-    activation: _Activation
+    activation: Activation
     is_summed: bool = False
 
     @property
