@@ -93,29 +93,28 @@ def _chain(graph: Graph, node: Node) -> list[Node]:
 def _before(graph: Graph, data: Value) -> Node | None:
     """Return the node that makes what a scatter alone reads, perhaps transposed there and back."""
     transpose = data.producer
-    if not _is_read_once(graph, data):
+    if _sole_reader(graph, data) is None:
         return None
     if transpose is None or not isinstance(transpose.op, Transpose):
         return transpose
     moved = transpose.operands[0]
     back = moved.producer
-    if back is None or not isinstance(back.op, Transpose) or not _is_read_once(graph, moved):
+    if back is None or not isinstance(back.op, Transpose) or _sole_reader(graph, moved) is None:
         return None
     source, order = back.operands[0], transpose.op.order(len(shape_of(data) or ()))
     perm = back.op.order(len(order))
     is_same = [perm[axis] for axis in order] == list(range(len(order)))
-    return source.producer if is_same and _is_read_once(graph, source) else None
+    return source.producer if is_same and _sole_reader(graph, source) else None
 
 
-def _is_read_once(graph: Graph, value: Value) -> bool:
-    """Whether one node reads a value, once; what asked for sizes that are known is no longer read.
+def _sole_reader(graph: Graph, value: Value) -> Node | None:
+    """Remove nodes that read a value in vain, as for sizes that are known; return the only other.
 
-    Such nodes are removed.
+    None if there are others, or one reads it twice, or it is an output.
     """
     for reader in list(value.consumers):
-        if not any(map(graph.is_read, reader.outputs)):
-            drop(graph, reader)
-    return not graph.is_output(value) and sum(value.consumers.values()) == 1
+        drop(graph, reader)
+    return graph.sole_consumer(value)
 
 
 def _all_rows(node: Node, written: Iterable[Update | None]) -> list[Update] | None:

@@ -10,8 +10,8 @@ import numpy as np
 from ..base.record import record
 from ..ir.dtypes import (
     SIGNED,
-    DType,
     bfloat16,
+    bits_of,
     float16,
     float32,
     int2,
@@ -33,8 +33,7 @@ from ..ops.shape import VIEWS
 from .driver import Context
 from .editing import Builder, drop, dtype_of
 
-#: Bits of an integer, by its type.
-BITS: dict[DType, int] = {int2: 2, uint2: 2, int4: 4, uint4: 4, int8: 8, uint8: 8}
+INTEGERS = frozenset({int2, uint2, int4, uint4, int8, uint8})
 SCALES = (float32, float16, bfloat16)
 #: Terms that share a scale at least, as MatMulNBits has it, and at most, as its kernels expect.
 SHORTEST, LONGEST = 16, 128
@@ -89,7 +88,7 @@ class _Weights:
     @property
     def bits(self) -> int:
         """Bits of an integer."""
-        return BITS[self.data.dtype]
+        return bits_of(self.data.dtype)
 
     @property
     def transposed(self) -> _Weights:
@@ -100,14 +99,14 @@ class _Weights:
 
 def _weights(node: Node, op: DequantizeLinear, context: Context) -> _Weights | None:
     """Return the constant matrix that a DequantizeLinear makes floats, if it can stay packed."""
-    if dtype_of(node.inputs[0]) not in BITS or dtype_of(node.output) not in SCALES:
+    if dtype_of(node.inputs[0]) not in INTEGERS or dtype_of(node.output) not in SCALES:
         return None
     x, scale, zero = (*(_constant(value, context) for value in node.inputs), None)[:3]
     if x is None or scale is None or x.ndim != 2 or not x.size:
         return None
     if zero is None and len(node.inputs) > 2 and node.inputs[2] is not None:
         return None
-    if scale.dtype != dtype_of(node.output) or (BITS[x.dtype] == 8 and not op.block_size):
+    if scale.dtype != dtype_of(node.output) or (bits_of(x.dtype) == 8 and not op.block_size):
         return None
     zero = None if zero is None or not zero.any() else zero
     axis, block = op.axis % 2, op.block_size
@@ -182,7 +181,7 @@ def _packed(data: Array, columns: int) -> Array:
 
     Those of signed types are counted from the least, as MatMulNBits does without zero points.
     """
-    bits = BITS[data.dtype]
+    bits = bits_of(data.dtype)
     each, flip = 8 // bits, 1 << (bits - 1) if data.dtype in SIGNED else 0
     rows, width = data.shape
     found = np.empty((rows, -(-columns // each)), uint8)

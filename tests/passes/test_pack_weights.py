@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import tercet
 from tercet.backends import settled
 from tercet.runtime.options import Options
+from tercet.runtime.passes import pack_weights
 
 from .graphs import optimised_file
 
@@ -150,8 +151,6 @@ def test_zero_points_in_the_middle_are_none() -> None:
 
 
 def test_large_weights_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tercet.runtime.passes import pack_weights
-
     monkeypatch.setattr(pack_weights, "ELEMENTS", 700)
     assert_same(layer(), ROWS[:, :96])
 
