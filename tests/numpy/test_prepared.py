@@ -8,7 +8,7 @@ from weakref import ref
 
 import numpy as np
 
-from tercet.backends.numpy.engine.prepared import attribute
+from tercet.backends.numpy.engine.attributes import attribute
 from tercet.runtime.ir.prepared import prepared
 from tercet.runtime.ops.ml import Scaler
 from tercet.runtime.ops.norm import Softmax

@@ -20,8 +20,8 @@ from ....runtime.ops.ml import (
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine.apply import left_to_kernel, record_kernel
+from ..engine.attributes import attribute
 from ..engine.chain import Chain
-from ..engine.prepared import attribute
 from ..engine.registry import KERNELS, builder, kernel
 from ..engine.step import Bound, HostStep, Tape
 from .gather import taking

@@ -12,8 +12,8 @@ from ....runtime.ops.ml import LinearClassifier, LinearRegressor, SVMClassifier,
 from ....runtime.options import Options
 from ....runtime.plan.backend import BuildContext
 from ..engine.apply import left_to_kernel
+from ..engine.attributes import attribute
 from ..engine.chain import Chain
-from ..engine.prepared import attribute
 from ..engine.registry import builder, kernel
 from ..engine.step import Bound, HostStep, ScratchLayout, Tape
 from ..numerics.calls import direct, einsum
