@@ -20,7 +20,8 @@ from ..codegen.moves import MOVING, coordinates_through, linear
 from ..recipe.operands import Ints, Tensor, merge
 from ..recipe.pattern import Operand, Whole
 from .flash import flash
-from .heads import AttentionTask, MaskTerm, MaskTerms, by_head
+from .heads import AttentionTask, by_head
+from .mask_terms import MaskTerm, MaskTerms
 
 #: Inputs of an Attention up to the mask.
 INPUTS = 4
