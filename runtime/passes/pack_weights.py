@@ -33,7 +33,7 @@ from ..ops.shape import VIEWS
 from .driver import Context
 from .editing import Builder, drop, dtype_of
 
-INTEGERS = frozenset({int2, uint2, int4, uint4, int8, uint8})
+PACKABLE = frozenset({int2, uint2, int4, uint4, int8, uint8})
 SCALES = (float32, float16, bfloat16)
 #: Terms that share a scale at least, as MatMulNBits has it, and at most, as its kernels expect.
 SHORTEST, LONGEST = 16, 128
@@ -99,7 +99,7 @@ class _Weights:
 
 def _weights(node: Node, op: DequantizeLinear, context: Context) -> _Weights | None:
     """Return the constant matrix that a DequantizeLinear makes floats, if it can stay packed."""
-    if dtype_of(node.inputs[0]) not in INTEGERS or dtype_of(node.output) not in SCALES:
+    if dtype_of(node.inputs[0]) not in PACKABLE or dtype_of(node.output) not in SCALES:
         return None
     x, scale, zero = (*(_constant(value, context) for value in node.inputs), None)[:3]
     if x is None or scale is None or x.ndim != 2 or not x.size:

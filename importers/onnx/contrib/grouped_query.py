@@ -8,6 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ....runtime.errors import UnsupportedError
 from ....runtime.ir import dtypes
 from .builder import NodeBuilder
 from .cache_bits import Bits, bits_of, packed, unpacked
@@ -94,8 +95,9 @@ def group_query_attention(
         q, k = _normalized(b, (q, k), (q_norm_weight, k_norm_weight), size, epsilons)
     step = _step(b, query, past_key, seqlens_k, total_sequence_length)
     if query_seqlens is not None:
-        is_whole = past_key is not None and not sliding_window_cache
-        step = _padded(b, step, query_seqlens, can_be=bool(causal) and is_whole)
+        if not causal or past_key is None or sliding_window_cache:
+            raise _unsupported_padding(b)
+        step = _padded(b, step, query_seqlens)
     if do_rotary:
         if cos_cache is None or sin_cache is None:
             raise b.error("do_rotary=1 needs cos_cache and sin_cache")
@@ -273,13 +275,13 @@ def _step(b: NodeBuilder, query: str, past: str | None, seqlens_k: str, total: s
     return CacheAppend(length, total, before, valid, is_prompt)
 
 
-def _padded(b: NodeBuilder, step: CacheAppend, counts: str, *, can_be: bool) -> CacheAppend:
-    """Return a step in which only the first positions of each sequence are new, if it can be."""
-    if not can_be:
-        raise b.unsupported(
-            "query_seqlens without causal=1 and a cache of the whole length",
-            "export the model without padded chunks",
-        )
+def _unsupported_padding(b: NodeBuilder) -> UnsupportedError:
+    reason = "query_seqlens without causal=1 and a cache of the whole length"
+    return b.unsupported(reason, "export the model without padded chunks")
+
+
+def _padded(b: NodeBuilder, step: CacheAppend, counts: str) -> CacheAppend:
+    """Return a step in which only the first positions of each sequence are new."""
     counts = b.Reshape(b.cast(counts, dtypes.int64), b.ints(-1))
     never = b.constant(np.array([False]))
     return replace(step, past=b.Sub(step.valid, counts), is_prompt=never)

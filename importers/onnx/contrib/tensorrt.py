@@ -21,13 +21,14 @@ _FLOAT8, _FLOAT4 = 448, 6
 
 Float8 = Annotated[str, Kind("Q", frozenset({dtypes.float8e4m3fn}))]
 Int4 = Annotated[str, Kind("Q", frozenset({dtypes.int4, dtypes.uint4}))]
-Int8 = Annotated[str, Kind("Q", frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8}))]
+_INTEGERS = frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8})
+Int8 = Annotated[str, Kind("Q", _INTEGERS)]
 #: The weights of what PyTorch exports of a quantized module are floats at first.
 Weights = Annotated[
     str,
     Kind(
         "Q",
-        frozenset({dtypes.int4, dtypes.uint4, dtypes.int8, dtypes.uint8}),
+        _INTEGERS,
         "weights that Model Optimizer has not packed yet: INT4QuantExporter of "
         "modelopt.onnx.export writes them as int4",
     ),
