@@ -16,6 +16,7 @@ from ..text import printable
 from .node import Node, Value
 from .op import Op, arity, body_names, with_attributes
 from .types import Array, ValueType
+from .unused_names import unused
 
 __all__ = ["Graph", "Node", "Value"]
 
@@ -97,6 +98,10 @@ class Graph:
         ((node, count),) = value.consumers.items()
         return node if count == 1 else None
 
+    def made_for_one(self, value: Value) -> Node | None:
+        """Return the node that computes `value` for its `sole_consumer`; else None."""
+        return None if self.sole_consumer(value) is None else value.producer
+
     def in_order(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
         """Return a set of its nodes in topological order."""
         return tuple(sorted(nodes, key=_position))
@@ -108,7 +113,7 @@ class Graph:
 
     def fresh_name(self, wanted: str) -> str:
         """Return `wanted`, with a number appended if a value has that name."""
-        return _fresh(wanted, self._names)
+        return unused(wanted, self._names)
 
     def _add(self, value: Value) -> Value:
         if value.name in self._names:
@@ -157,7 +162,7 @@ class Graph:
         minimum, maximum = arity(type(op))
         if len(inputs) < minimum or (maximum is not None and len(inputs) > maximum):
             raise ValueError(f"{op} takes {minimum} to {maximum} inputs, not {len(inputs)}")
-        label = _fresh(name or type(op).__name__, self._node_names)
+        label = unused(name or type(op).__name__, self._node_names)
         node = Node(
             op, label, tuple(dict.fromkeys(n for o in origin for n in o.origin)) or (label,)
         )
@@ -248,13 +253,13 @@ class Graph:
     def rename(self, node: Node, name: str) -> None:
         """Rename `node`; a number is appended if another node has that name."""
         self._node_names.discard(node.name)
-        node.name = _fresh(name, self._node_names)
+        node.name = unused(name, self._node_names)
         self._node_names.add(node.name)
 
     def relabel(self, value: Value, name: str) -> None:
         """Rename a computed value; a number is appended if another value has that name."""
         del self._names[value.name]
-        value.name = _fresh(name, self._names)
+        value.name = unused(name, self._names)
         self._names[value.name] = value
 
     def redirect(self, old: Value, new: Value) -> None:
@@ -480,18 +485,6 @@ def _with(values: tuple[Value | None, ...], old: Value, new: Value) -> tuple[Val
         at = found.index(old, at + 1)
         found[at] = new
     return tuple(found)
-
-
-def _fresh(wanted: str, taken: Container[str]) -> str:
-    """Return a name that is not taken; thousands may want the same, so numbers are bisected."""
-    if wanted not in taken:
-        return wanted
-    number = 1
-    while f"{wanted}.{number}" in taken:
-        number *= 2
-    numbers = range(number // 2 + 1, number)
-    at = bisect_left(numbers, True, key=lambda each: f"{wanted}.{each}" not in taken)
-    return f"{wanted}.{numbers.start + at}"
 
 
 def _with_own_bodies(op: Op) -> Op:

@@ -109,12 +109,12 @@ def _layer_before(graph: Graph, node: Node) -> _Layer | None:
     if isinstance(maker.op, Reshape):
         if not _are_pixels(maker.output, maker.operands[0]):
             return None
-        maker = _alone(graph, maker.operands[0])
+        maker = graph.made_for_one(maker.operands[0])
     bias = None
     if maker is not None and isinstance(maker.op, Add):
         bias = _bias_of(maker)
         value = next((v for v in maker.operands if v is not bias), None)
-        last, maker = maker, None if bias is None or value is None else _alone(graph, value)
+        last, maker = maker, None if bias is None or value is None else graph.made_for_one(value)
         return _layer(maker, bias, last)
     return _layer(maker, None, maker)
 
@@ -123,17 +123,17 @@ def _layer_behind(graph: Graph, product: Node) -> tuple[_Layer, Value] | None:
     """Return the layer that a MatMul is and the image of a depthwise convolution that it reads."""
     if not isinstance(product.op, MatMul) or _layer(product, None, product) is None:
         return None
-    maker = _alone(graph, product.operands[0])
+    maker = graph.made_for_one(product.operands[0])
     if maker is not None and isinstance(maker.op, Reshape):
         if not _are_pixels(maker.operands[0], maker.output):
             return None
-        maker = _alone(graph, maker.operands[0])
+        maker = graph.made_for_one(maker.operands[0])
     if maker is None or not isinstance(maker.op, Transpose) or maker.op.perm != _TO_ROWS:
         return None
     image = maker.operands[0]
-    made = _alone(graph, image)
+    made = graph.made_for_one(image)
     while made is not None and is_activation(made):
-        made = _alone(graph, made.operands[0])
+        made = graph.made_for_one(made.operands[0])
     if made is None or not _is_depthwise(made):
         return None
     after = graph.sole_consumer(product.output)
@@ -163,11 +163,6 @@ def _layer(product: Node | None, bias: Value | None, last: Node | None) -> _Laye
 def _bias_of(node: Node) -> Value | None:
     """Return the operand of an Add that is a constant of one axis."""
     return next((v for v in node.operands if v.data is not None and v.data.ndim == 1), None)
-
-
-def _alone(graph: Graph, value: Value) -> Node | None:
-    """Return what computes a value that one node reads."""
-    return None if graph.sole_consumer(value) is None else value.producer
 
 
 def _dims(value: Value) -> tuple[Dim, ...]:

@@ -85,14 +85,14 @@ def _cuts(graph: Graph, join: Node) -> list[tuple[Value, int, int, int]] | None:
 
 def _joined(graph: Graph, value: Value, axis: int) -> _Joined | None:
     """Return what a Concat, which nothing else reads, joined along an axis; else None."""
-    shape, node = shape_of(value), value.producer
-    if shape is None or node is None or graph.sole_consumer(value) is None:
+    shape, node = shape_of(value), graph.made_for_one(value)
+    if shape is None or node is None:
         return None
     is_view = isinstance(node.op, Reshape)
     if is_view:
         inner = node.operands[0]
         same = (shape_of(inner) or ())[: axis + 1] == shape[: axis + 1]
-        node = inner.producer if same and graph.sole_consumer(inner) is not None else None
+        node = graph.made_for_one(inner) if same else None
     if node is None or not isinstance(node.op, Concat):
         return None
     sizes = [size_of(part, axis) for part in node.operands]

@@ -88,9 +88,9 @@ def _flatten(graph: Graph, node: Node) -> str:
 
 def _flat(graph: Graph, value: Value, add: Builder) -> Value:
     """Return a value with its leading axes merged."""
-    node, shape = value.producer, shape_of(value) or ()
+    node, shape = graph.made_for_one(value), shape_of(value) or ()
     lead = len(shape) - _HEADS
-    if node is not None and graph.sole_consumer(value) is not None:
+    if node is not None:
         step = scaling(value)
         if step is not None and step[2] is node and shape_of(step[0]) == shape:
             inner = _flat(graph, step[0], add)

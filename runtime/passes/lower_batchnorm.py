@@ -63,7 +63,7 @@ def _are_computed_rows(x: Value) -> bool:
 
 def _is_pooled(graph: Graph, x: Value) -> bool:
     """Whether an image is a pooling's result that nothing else reads (ENet)."""
-    node = x.producer if graph.sole_consumer(x) is not None else None
+    node = graph.made_for_one(x)
     return node is not None and isinstance(node.op, MaxPool | AveragePool)
 
 

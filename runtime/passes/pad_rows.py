@@ -65,7 +65,7 @@ def _found(graph: Graph, node: Node) -> _Found | None:
     value, sums, addends = node.operands[place], list[Node](), list[Array]()
     shape = shape_of(value)
     rows, columns = (None, None) if shape is None else shape[1:]
-    while (made := _alone(graph, value)) is not None and isinstance(made.op, Add):
+    while (made := graph.made_for_one(value)) is not None and isinstance(made.op, Add):
         read = [v for v in made.operands if v.data is None]
         if len(read) != 1 or shape_of(read[0]) != shape:
             return None
@@ -102,12 +102,6 @@ def _constant(value: Value) -> Array | None:
     return data[:1]
 
 
-def _alone(graph: Graph, value: Value) -> Node | None:
-    """Return what computes a value that is read once."""
-    alone = not graph.is_output(value) and sum(value.consumers.values()) == 1
-    return value.producer if alone else None
-
-
 def _is_of_moved(graph: Graph, node: Node) -> bool:
     """Whether a node multiplies rows that a Transpose copies first by finite weights."""
     if not isinstance(node.op, MatMul) or node.output.tensor.dtype not in FLOATS:
@@ -115,9 +109,9 @@ def _is_of_moved(graph: Graph, node: Node) -> bool:
     left, right = node.operands
     if rank_of(left) != 3 or rank_of(right) != 2 or not are_finite((right,)):
         return False
-    maker = _alone(graph, left)
+    maker = graph.made_for_one(left)
     while maker is not None and isinstance(maker.op, RESHAPES):
-        maker = _alone(graph, maker.operands[0])
+        maker = graph.made_for_one(maker.operands[0])
     return maker is not None and isinstance(maker.op, Transpose)
 
 

@@ -76,9 +76,8 @@ def scaled(
 
 def _made_for_one(graph: Graph, value: Value) -> Node | None:
     """Return what computes a tensor with axes, and nothing else, for one reader."""
-    node = value.producer
-    is_read_once = graph.sole_consumer(value) is not None and bool(rank_of(value))
-    return node if node is not None and is_read_once and len(node.outputs) == 1 else None
+    node = graph.made_for_one(value)
+    return node if node is not None and rank_of(value) and len(node.outputs) == 1 else None
 
 
 def _times(graph: Graph, before: Node, value: Value, op: Mul | Div, factor: Value) -> Value:

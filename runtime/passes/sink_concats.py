@@ -173,8 +173,8 @@ def _is_copied(graph: Graph, concat: Node, context: Context) -> bool:
 
 def _made_alone(graph: Graph, value: Value) -> Op | None:
     """Return the operator of a value that one node reads, once."""
-    alone = not graph.is_output(value) and sum(value.consumers.values()) == 1
-    return value.producer.op if alone and value.producer is not None else None
+    node = graph.made_for_one(value)
+    return None if node is None else node.op
 
 
 def _is_of_layer(graph: Graph, value: Value) -> bool:
@@ -232,8 +232,7 @@ def _joined(graph: Graph, node: Node) -> int | None:
 
 def _is_private(graph: Graph, node: Node) -> bool:
     """Whether exactly one node reads a result, once."""
-    value = node.output
-    return not graph.is_output(value) and sum(value.consumers.values()) == 1
+    return graph.sole_consumer(node.output) is not None
 
 
 def _layer(graph: Graph, value: Value) -> Node | None:

@@ -132,7 +132,7 @@ def _repeated(add: Builder, value: Value, shuffles: Sequence[Node]) -> Value:
 def layer_before(graph: Graph, value: Value) -> Node | None:
     """Return the layer whose result a value without other readers is, perhaps activated."""
     shape = shape_of(value)
-    while graph.sole_consumer(value) is not None and (node := value.producer) is not None:
+    while (node := graph.made_for_one(value)) is not None:
         if isinstance(node.op, Conv | ConvTranspose | Gemm | MatMul):
             return node
         computed = [each for each in node.distinct_reads if each.data is None]
@@ -432,7 +432,7 @@ def _tail(graph: Graph, transpose: Node) -> _Tail | None:
 
 def _is_product(graph: Graph, value: Value) -> bool:
     """Whether a value with one reader is a matrix product combined with constants."""
-    while graph.sole_consumer(value) is not None and (node := value.producer) is not None:
+    while (node := graph.made_for_one(value)) is not None:
         if not is_elementwise(node.op):
             return isinstance(node.op, (MatMul, Gemm))
         sides = [v for v in node.distinct_reads if v.data is None]

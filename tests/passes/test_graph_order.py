@@ -7,8 +7,9 @@ import random
 import pytest
 
 from tercet.runtime.ir.dtypes import float32
-from tercet.runtime.ir.graph import Graph, _fresh
+from tercet.runtime.ir.graph import Graph
 from tercet.runtime.ir.types import TensorType
+from tercet.runtime.ir.unused_names import unused
 from tercet.runtime.ir.verify import verify
 from tercet.runtime.ops.elementwise import Add, Relu
 
@@ -63,11 +64,11 @@ def test_thousands_of_values_may_want_one_name() -> None:
 
     taken = Names()
     for number in range(3000):
-        name = _fresh("w", taken)
+        name = unused("w", taken)
         assert name == ("w" if number == 0 else f"w.{number}")
         taken.add(name)
     assert taken.asked < 3000 * 26
     taken.remove("w.1")
-    assert _fresh("w", taken) not in taken
+    assert unused("w", taken) not in taken
     taken.remove("w")
-    assert _fresh("w", taken) == "w"
+    assert unused("w", taken) == "w"

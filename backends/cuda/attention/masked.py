@@ -170,9 +170,8 @@ def _summed(
 
 def _maker(graph: Graph, value: Value, free: Set[Node]) -> Node | None:
     """Return the free node that makes a value for a single reader."""
-    node = value.producer
-    alone = graph.sole_consumer(value) is not None
-    return node if alone and node is not None and node in free else None
+    node = graph.made_for_one(value)
+    return node if node in free else None
 
 
 def _makers(graph: Graph, value: Value, free: Set[Node]) -> Iterator[Node]:

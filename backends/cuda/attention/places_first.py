@@ -83,9 +83,8 @@ def places_first_at(graph: Graph, node: Node, free: Set[Node]) -> PlacesFirst | 
 
 
 def _move(graph: Graph, value: Value, free: Set[Node]) -> Node | None:
-    node = value.producer
-    alone = node in free and graph.sole_consumer(value) is not None
-    return node if alone and node is not None and _is_move(node) else None
+    node = graph.made_for_one(value)
+    return node if node is not None and node in free and _is_move(node) else None
 
 
 def _is_move(node: Node) -> bool:

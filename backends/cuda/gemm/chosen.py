@@ -105,8 +105,8 @@ def chosen_matrices_at(graph: Graph, product: Node, free: Set[Node]) -> ChosenMa
 
 def _only(graph: Graph, value: Value, free: Set[Node]) -> Node | None:
     """Return the free node whose result only one other reads."""
-    node = value.producer
-    return node if node in free and graph.sole_consumer(value) is not None else None
+    node = graph.made_for_one(value)
+    return node if node in free else None
 
 
 def _takes_matrices(node: Node) -> bool:
