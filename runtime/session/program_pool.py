@@ -79,6 +79,19 @@ class ProgramPool:
             self._idle -= 1
             return entry, program
 
+    def take_again(self, entry: PoolEntry) -> Program | None:
+        """Return an idle program of an entry for the caller, or None.
+
+        Raises:
+            UsageError: the model is closed.
+        """
+        with self._lock:
+            self.check_open()
+            if not entry.idle:
+                return None
+            self._idle -= 1
+            return entry.idle.pop()
+
     @property
     def is_closed(self) -> bool:
         """Whether the model is closed."""
@@ -170,6 +183,8 @@ class ProgramPool:
         with self._lock:
             self._closed = True
             idle = [program for entry in self._entries.values() for program in entry.idle]
+            for entry in self._entries.values():
+                entry.idle.clear()  # callers may hold entries
             self._entries.clear()
             self._idle = 0
             self._programs.difference_update(idle)
