@@ -15,6 +15,7 @@ MoE, QMoE                                       elements of x x chosen experts x
 Einsum                                          all letters' sizes multiplied, for each product
 Attention, FlexAttention                        keys x (elements of q + elements of y), unmasked
 RNN, GRU, LSTM                                  batch x length x (elements of w + elements of r)
+LinearClassifier, LinearRegressor               rows x coefficients
 =============================================== ==================================================
 """
 
@@ -29,6 +30,7 @@ from ..ir.graph import Node, Value
 from ..ir.types import TensorType
 from ..ops.experts import Mixture, QMoE
 from ..ops.matmul import einsum_terms
+from ..ops.ml import LinearClassifier, LinearRegressor
 
 Rule = Callable[[Node], int]
 
@@ -51,6 +53,11 @@ def macs(node: Node) -> int | None:
 def is_static(value: Value) -> bool:
     """Return whether a value is a tensor whose dimensions are integers."""
     return isinstance(value.type, TensorType) and value.type.is_static
+
+
+def _linear(node: Node) -> int:
+    assert isinstance(node.op, LinearClassifier | LinearRegressor)
+    return prod(_dims(node, 0)[:-1]) * len(node.op.coefficients or ())
 
 
 def _dims(node: Node, at: int) -> tuple[int, ...]:
@@ -130,6 +137,8 @@ _RULES: dict[str, Rule] = {
     "GRU": _recurrent,
     "Gemm": _gemm,
     "LSTM": _recurrent,
+    "LinearClassifier": _linear,
+    "LinearRegressor": _linear,
     "MatMul": _matmul,
     "MatMulBnb4": _matmul,
     "MatMulInteger": _matmul,

@@ -7,6 +7,7 @@ several times as long as copying a result. Pinning memory takes longer still.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from sys import is_finalizing
 from typing import Any
 from weakref import ref
@@ -39,6 +40,12 @@ class ResultMemory:
         self._pinned: dict[str, list[HostBuffer]] = {}
         self._count: dict[str, int] = {}
         self._is_open = True
+
+    def copying(self, name: str, data: Array) -> Callable[[], Array]:
+        """Return a function that copies an array, which stays where it is; see `copy`."""
+        if data.nbytes < MIN_BYTES or data.dtype.hasobject:
+            return data.copy
+        return partial(self.copy, name, data)
 
     def copy(self, name: str, data: Array) -> Array:
         """Return a copy of the result `name`, an array owned by the caller."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ....runtime.ir.graph import Node
+from ....runtime.plan.macs import is_static, macs
+
 #: Nanoseconds per multiplication in a matrix product.
 PRODUCT = 0.02
 #: Nanoseconds per element of a call on cached data.
@@ -36,3 +39,24 @@ def blocks_worth(nanoseconds: float, workers: int) -> int:
 def workers_worth(nanoseconds: float, workers: int) -> int:
     """Return the number of threads for some work, however many blocks it has."""
     return workers if blocks_worth(nanoseconds, workers) > 1 else 1
+
+
+#: Multiply-accumulates up to which OpenBLAS computes any product, however its matrices are shaped,
+#: on one thread: it splits products by vectors from 9,216 and others from 262,144.
+UNSPLIT = 1 << 13
+#: Elements of matrices whose products are not split whatever their sizes: 262,144 in all.
+FEW = 1 << 9
+
+
+def splits_products(node: Node) -> bool:
+    """Whether BLAS might split a product of a node that multiplies matrices."""
+    if not node.op.dense:
+        return False
+    count = macs(node)  # 0 where attributes hold the matrices
+    return count is None or not 0 < count <= UNSPLIT
+
+
+def is_small(node: Node) -> bool:
+    """Whether no tensor of a node has more than `FEW` elements."""
+    values = (*node.distinct_reads, *node.outputs)
+    return all(is_static(value) and value.tensor.size <= FEW for value in values)

@@ -32,7 +32,7 @@ from ....runtime.plan.backend import BuildContext, Run, Stream, View
 from ....runtime.plan.host import array, logical
 from ..numerics import blas
 from ..numerics.calls import direct
-from .cost import blocks_worth
+from .cost import blocks_worth, is_small, splits_products
 from .thread_pool import POOL
 
 #: Runs after which a step tries again whether other threads help, and by which factor a measured
@@ -211,7 +211,7 @@ class Sharing:
 class HostRun:
     """The tapes of a step on fixed arrays."""
 
-    __slots__ = ("_alone", "_is_dense", "_jobs", "_nodes", "_sharing")
+    __slots__ = ("_alone", "_jobs", "_nodes", "_sharing", "_splits")
 
     def __init__(self, jobs: list[list[Tape]], nodes: Sequence[Node]) -> None:
         jobs = [[list(map(direct, tape)) for tape in tapes] for tapes in jobs]
@@ -219,17 +219,22 @@ class HostRun:
         # A single block is faster without other threads.
         alone = [call for tape in jobs[0] for call in tape]
         self._alone = tuple(alone) if min(len(jobs), len(jobs[0])) <= 1 else None
-        self._is_dense = any(node.op.dense for node in nodes)
+        self._splits = any(map(splits_products, nodes))
         self._sharing = Sharing()
 
     def __call__(self, stream: object) -> None:
         """Replay the tapes."""
         with np.errstate(all="ignore"):
-            if self._alone is not None and not self._is_dense:
+            if not self.needs_limit:
                 self.play()
                 return
             with blas.one_thread():  # which would split a product
                 self.play()
+
+    @property
+    def needs_limit(self) -> bool:
+        """Whether BLAS might use other threads."""
+        return self._alone is None or self._splits
 
     @property
     def is_shared(self) -> bool:
@@ -278,7 +283,8 @@ class HostRun:
         if len(parts) <= len(others):
             return None
         if not any(part.is_shared for part in parts):
-            return _Joined(_Calls(parts))
+            small = all(is_small(node) or node.op.dense for part in parts for node in part.nodes)
+            return _Joined(_Calls(parts), not small or any(part.needs_limit for part in parts))
         plays: list[Callable[[], None]] = []
         for is_shared, group in groupby(parts, key=attrgetter("is_shared")):
             if is_shared:
@@ -298,14 +304,18 @@ def _quiet() -> Generator[None]:
 class _Joined:
     """Runs that are played one after the other; see `Guarded`."""
 
-    __slots__ = ("guard", "inside")
+    __slots__ = ("_needs_limit", "guard", "inside")
 
-    def __init__(self, inside: Run) -> None:
-        self.guard, self.inside = _quiet, inside
+    def __init__(self, inside: Run, needs_limit: bool = True) -> None:
+        self.guard, self.inside, self._needs_limit = _quiet, inside, needs_limit
 
     def __call__(self, stream: Stream) -> None:
-        with np.errstate(all="ignore"), blas.one_thread():
-            self.inside(stream)
+        with np.errstate(all="ignore"):
+            if not self._needs_limit:
+                self.inside(stream)
+                return
+            with blas.one_thread():
+                self.inside(stream)
 
 
 class _Calls:
