@@ -344,6 +344,12 @@ def as_texts(data: Array) -> Array:
     return data
 
 
+def owned(results: Mapping[str, HostValue], feeds: Mapping[str, HostValue]) -> dict[str, HostValue]:
+    """Return results that are the caller's own; see `Owned`."""
+    own = Owned(feeds.values())
+    return {name: own(value) for name, value in results.items()}
+
+
 class Owned:
     """Makes results the caller's own: none shares memory with another, an input or the model.
 

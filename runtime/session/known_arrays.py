@@ -12,6 +12,7 @@ from ..base.guard import bounded
 from ..ir.mapped import Mapped
 from ..ir.types import Array
 from ..plan.exchange import HOST_IO
+from .io_types import owned
 from .program_cache import ProgramCache
 from .program_pool import PoolEntry
 
@@ -23,8 +24,8 @@ class KnownArrays:
     """Runs a model again on plain arrays on the host, for all its outputs.
 
     Whether an array of numbers fits an input depends on its dtype and shape alone, so arrays like
-    those of an earlier run need no other check. Texts, whose elements are checked, arrays that are
-    converted, and values whose elements choose a program are not remembered.
+    those of an earlier run need no other check; arrays of objects must hold texts. Arrays that are
+    converted, and values whose elements choose a program, are not remembered.
 
     Args:
         programs: of the model.
@@ -33,7 +34,7 @@ class KnownArrays:
         budget: of host memory.
     """
 
-    __slots__ = ("_budget", "_entries", "_files", "_names", "_programs")
+    __slots__ = ("_budget", "_entries", "_files", "_names", "_programs", "_texts")
 
     def __init__(
         self,
@@ -45,12 +46,13 @@ class KnownArrays:
         self._programs, self._files, self._budget = programs, files, budget
         self._names = tuple(names)
         self._entries: dict[Hashable, PoolEntry] = {}
+        self._texts: tuple[str, ...] = ()
 
     def run(self, named: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the results for these inputs; None if no program for them is known and idle."""
         key = self._key(named)
         entry = None if key is None else self._entries.get(key)
-        if entry is None:
+        if entry is None or not all(map(_has_texts, map(named.get, self._texts))):
             return None
         with bounded(None, self._budget):
             for file in self._files:
@@ -60,24 +62,27 @@ class KnownArrays:
             if program is None:
                 return None
             try:
-                return program.run(named)
+                results = program.run(named)
+                is_plan = program.is_plan
             finally:
                 pool.give(entry, program)
+        return results if is_plan else owned(results, named)
 
     def remember(self, feeds: Mapping[str, Any], entry: PoolEntry) -> None:
-        """Remember the entry of a single plan that ran.
+        """Remember the entry of a program that ran.
 
         Args:
             feeds: the inputs, as they were checked and converted: arrays that are not like these
                 are not found.
-            entry: the plan's.
+            entry: the program's.
         """
         key = self._key(feeds)
-        if key is None or any(data.dtype.hasobject for data in feeds.values()):
+        if key is None:
             return
         if entry.key == (self._programs.default, self._programs.types(feeds), HOST_IO):
             if len(self._entries) >= _MOST:
                 self._entries.clear()
+            self._texts = tuple(name for name, data in feeds.items() if data.dtype.hasobject)
             self._entries[key] = entry
 
     def _key(self, named: Mapping[str, Any]) -> Hashable | None:
@@ -92,3 +97,7 @@ class KnownArrays:
             array = cast("Array", data)
             found += (array.dtype, array.shape)
         return tuple(found)
+
+
+def _has_texts(data: Any) -> bool:
+    return all(isinstance(text, str) for text in data.flat)

@@ -32,7 +32,7 @@ from ..plan.weights import WeightStore
 from .bound_plan import BoundModel
 from .bucket_program import BucketProgram
 from .io_boundary import IOBoundary, Place
-from .io_types import Owned, TensorInfo
+from .io_types import TensorInfo, owned
 from .kept_plans import KeptModel
 from .known_arrays import KnownArrays
 from .model_source import ModelSource
@@ -261,11 +261,10 @@ class Model(CheckedClosable):
             self._programs.pool.give(entry, program)
         if is_narrow:
             self._watch.look(results, here, self._programs.graph_for(wanted), finite)
-        elif program.is_plan:
+        else:
             self._known.remember(here, entry)
         if not program.is_plan:
-            own = Owned(here.values())
-            results = {name: own(value) for name, value in results.items()}
+            results = owned(results, here)
         return self._boundary.there(results, work) if on_device else results
 
     def _wanted(self, outputs: Iterable[str] | None) -> tuple[str, ...]:

@@ -188,13 +188,34 @@ def test_overflow_in_half_precision_is_seen_in_any_run() -> None:
 def test_texts_are_checked_in_each_run() -> None:
     text = """
         <ir_version: 10, opset_import: ["": 21]>
-        texts (string[2] x) => (string[2] y) { y = Identity(x) }
+        texts (string[2] x, float[2] z) => (string[2] y) { y = Identity(x) }
     """
     with tercet.load(onnx.parser.parse_model(text)) as model:
-        model.run({"x": np.array(["a", "b"], object)})
-        model.run({"x": np.array(["a", "b"], object)})
-        with pytest.raises(InputError, match="only str"):
-            model.run({"x": np.array(["a", 1], object)})
+        z = np.zeros(2, np.float32)
+        for _ in range(2):
+            model.run({"x": np.array(["a", "b"], object), "z": z})
+            model.run({"x": np.array(["a", "b"]), "z": z})
+            with pytest.raises(InputError, match=r"input 'x': .* only str"):
+                model.run({"x": np.array(["a", 1], object), "z": z})
+
+
+def test_results_between_plans_are_the_callers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        <ir_version: 10, opset_import: ["": 21]>
+        texts (string[2] x, float[2] z) => (string[2] y, float[2] w, float[2] v) {
+            y = Identity(x)
+            w = Identity(z)
+            v = Relu(z)
+        }
+    """
+    with tercet.load(onnx.parser.parse_model(text)) as model:
+        model.run({"x": np.array(["a", "b"], object), "z": np.ones(2, np.float32)})
+        monkeypatch.delattr(IOBoundary, "check")
+        x, z = np.array(["c", "d"], object), np.full(2, 3, np.float32)
+        found = model.run({"x": x, "z": z})
+        assert [data.tolist() for data in found.values()] == [["c", "d"], [3, 3], [3, 3]]
+        assert not any(np.shares_memory(found["w"], data) for data in (z, found["v"]))
+        assert found["y"] is not x
 
 
 def test_elements_that_choose_a_program_are_read_in_each_run() -> None:
