@@ -6,7 +6,7 @@ For few rows and nodes all nodes are compared before that, as a call takes longe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from ....runtime.ops.forest import Forest, in_breadth
 
 #: Maximum leaves times targets of the rows processed together.
 BLOCK = 1 << 16
-#: Maximum nodes times rows for which all nodes are compared at once, in a few calls.
-FEW = 1 << 12
+#: Maximum nodes times rows for which all nodes are compared at once, in a few calls, and how many
+#: are compared for a single row in the time that the calls for a level take.
+FEW, PER_LEVEL = 1 << 12, 5000
 
 #: Comparisons in the order of `forest.MODES`.
 COMPARE: tuple[Callable[..., Array], ...] = (
@@ -43,6 +44,9 @@ class Trees:
         always: whether every row gets a weight for every target.
         roots, feature: those of the forest, as numpy indexes.
         children: [2 * nodes], the false and the true child of each node, likewise.
+        below: the false child of each node, which the true one follows, while leaves are below
+            themselves and take no true branch; None if they do or nodes have no such order.
+        short: the values in float32, if all are numbers of that.
     """
 
     forest: Forest
@@ -54,10 +58,14 @@ class Trees:
     roots: Array
     feature: Array
     children: Array
+    below: Array | None
+    short: Array | None
 
     @classmethod
     def of(cls, forest: Forest) -> Trees:
         """Make the weights of a forest dense."""
+        ordered = _in_order(forest)
+        forest = ordered or forest
         shape = len(forest.feature), forest.targets
         need(9 * shape[0] * shape[1], "the weights of the leaves")
         weights, counts = np.zeros(shape), np.zeros(shape, bool)
@@ -74,6 +82,8 @@ class Trees:
             forest.roots.astype(np.intp),
             forest.feature.astype(np.intp),
             forest.children.T.astype(np.intp).ravel(),
+            None if ordered is None else forest.children[0].astype(np.intp),
+            _in_float32(forest.value),
         )
 
     def leaves(self, rows: Array) -> Array:
@@ -81,9 +91,13 @@ class Trees:
         trees, elements = self.forest, rows.reshape(-1)
         may_miss = self.may_miss and bool(np.isnan(elements).any())
         count, nodes = len(rows), len(self.feature)
-        if count * nodes <= FEW:
+        is_one = count == 1 and self.below is not None
+        if count * nodes <= FEW or (is_one and nodes <= PER_LEVEL * trees.depth):
             taken = self._branches(rows.take(self.feature, 1), None, may_miss)
-            after = np.where(taken, self.children[1::2], self.children[::2])
+            if self.below is None:
+                after = np.where(taken, self.children[1::2], self.children[::2])
+            else:
+                after = self.below + taken
             if count == 1:
                 after, places = after[0], self.roots
                 for _ in range(trees.depth):
@@ -101,9 +115,13 @@ class Trees:
             at = self.feature.take(places)
             at += line
             taken = self._branches(elements.take(at), places, may_miss)
-            places += places
-            places += taken
-            places = self.children.take(places)
+            if self.below is None:
+                places += places
+                places += taken
+                places = self.children.take(places)
+            else:
+                places = self.below.take(places)
+                places += taken
         return places
 
     def _branches(self, x: Array, places: Array | None, may_miss: bool) -> Array:
@@ -119,7 +137,8 @@ class Trees:
         def of_nodes(data: Array) -> Array:
             return data if places is None else data.take(places)
 
-        value = of_nodes(trees.value)
+        is_short = self.short is not None and x.dtype == np.float32
+        value = of_nodes(self.short if self.short is not None and is_short else trees.value)
         first, *others = self.modes or (0,)
         taken = COMPARE[first](x, value)
         for mode in others:
@@ -163,3 +182,40 @@ def _reaches_all(forest: Forest, counts: Array) -> bool:
     nodes, starts = found
     weighted = counts[nodes] | ~forest.is_leaf[nodes][:, np.newaxis]
     return bool(np.logical_and.reduceat(weighted, starts, axis=0).any(0).all())
+
+
+def _in_float32(values: Array) -> Array | None:
+    """Return numbers in float32, unless one of them is none of that; NaN stays NaN."""
+    with np.errstate(over="ignore"):
+        short = values.astype(np.float32)
+    return short if np.array_equal(short, values, equal_nan=True) else None
+
+
+def _in_order(forest: Forest) -> Forest | None:
+    """Return the forest with the true child of each node behind the false one.
+
+    The value of leaves is NaN, so that no comparison holds there. None if one with NaN would, or
+    if a node has two parents.
+    """
+    is_leaf = forest.is_leaf
+    found = in_breadth(forest)
+    if found is None or (COMPARE[forest.mode.max(initial=0)] is np.not_equal):
+        return None
+    nodes, _ = found
+    place = np.empty_like(nodes)
+    place[nodes] = np.arange(len(nodes))
+    count = np.diff(forest.first)[nodes]
+    first = np.concatenate([[0], np.cumsum(count)])
+    at = np.repeat(forest.first[nodes] - first[:-1], count) + np.arange(first[-1])
+    return replace(
+        forest,
+        feature=forest.feature[nodes],
+        value=np.where(is_leaf, np.nan, forest.value)[nodes],
+        mode=forest.mode[nodes],
+        missing=(forest.missing & ~is_leaf)[nodes],
+        children=place[forest.children[:, nodes]].astype(np.int32),
+        roots=place[forest.roots].astype(np.int32),
+        first=first,
+        target=forest.target[at],
+        weight=forest.weight[at],
+    )
