@@ -51,8 +51,11 @@ class Tokens:
 
     def extended(self, length: int) -> Tokens:
         """Return `length` positions: these tokens, followed by tokens of id 0."""
-        more = ((0, 0), (0, length - self.length))
-        return Tokens(np.pad(self.ids, more), np.pad(self.mask, more, constant_values=1))
+        if length == self.length:
+            return self
+        shape = len(self.ids), length - self.length
+        ids, mask = np.zeros(shape, self.ids.dtype), np.ones(shape, self.mask.dtype)
+        return self.then(Tokens(ids, mask))
 
 
 @record
