@@ -136,14 +136,15 @@ def _readers(node: Node) -> list[tuple[Node, bool]]:
     found: list[tuple[Node, bool]] = []
     for reader in node.output.consumers:
         moved = isinstance(reader.op, Transpose)
+        turned = isinstance(reader.op, Transpose) and reader.op.order(2) == (1, 0)
         value = reader.output if moved else node.output
         for each in reader.output.consumers if moved else (reader,):
             places = [place for place, v in enumerate(each.inputs) if v is value]
-            if isinstance(each.op, Gather) and places == [0] and not moved:
+            if isinstance(each.op, Gather) and places == [0] and not turned:
                 found.append((each, False))
             elif isinstance(each.op, MatMul | Gemm) and places == [1]:
                 is_transposed = isinstance(each.op, Gemm) and bool(each.op.transB)
-                found.append((each, moved == is_transposed))
+                found.append((each, turned == is_transposed))
     return found
 
 

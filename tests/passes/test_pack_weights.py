@@ -78,6 +78,13 @@ READERS = {
         ],
         True,
     ),
+    "not transposed": (
+        [
+            helper.make_node("Transpose", ["d"], ["t"], perm=[0, 1]),
+            helper.make_node("MatMul", ["x", "t"], ["y"]),
+        ],
+        False,
+    ),
     "Gemm": ([helper.make_node("Gemm", ["x", "d", "c"], ["y"])], False),
     "transB": ([helper.make_node("Gemm", ["x", "d", "c"], ["y"], transB=1)], True),
 }
