@@ -64,11 +64,18 @@ def before_norms(graph: Graph, value: Value) -> Heads:
     others = [each.output for each in nodes[:-1] if each.output is not heads]
     alone = all(len(each.consumers) == 1 for each in others)
     alone = alone and set(heads.consumers) == {reduced, divided}
-    rows, sizes = cut.operands[0], static_dims((shape_of(heads) or ())[-2:])
-    same = rank == 1 + (rank_of(value) or 0) and rank_of(rows) == rank_of(value)
-    same = same and sizes and size_of(rows, -1) == size_of(value, -1) == prod(sizes)
+    rows = cut.operands[0]
+    same = _are_cut(rows, heads) and _are_cut(value, heads)
     hidden = alone and same and not any(graph.is_output(each.output) for each in nodes)
     return Heads(rows, nodes) if hidden else plain
+
+
+def _are_cut(rows: Value, heads: Value) -> bool:
+    """Whether heads are the parts of rows, in order, with the same axes in front of them."""
+    sizes = static_dims((shape_of(heads) or ())[-2:])
+    if sizes is None or rank_of(heads) != 1 + (rank_of(rows) or 0):
+        return False
+    return size_of(rows, -1) == prod(sizes)
 
 
 def _before_cast(value: Value) -> tuple[tuple[Node, ...], Node | None]:
@@ -111,6 +118,8 @@ def _are_alike(graph: Graph, node: Node, pair: list[Heads]) -> bool:
     kinds = [[type(node.op) for node in each.nodes] for each in pair]
     (first, *_), (other, *_) = q.nodes, k.nodes
     if kinds[0] != kinds[1] or shape_of(first.output) != shape_of(other.output):
+        return False
+    if shape_of(node.operands[0]) != shape_of(node.operands[1]):
         return False
     bounds = [each.bound for each in pair]
     least = {number(b.operands[1], 4) if b and len(b.inputs) == 2 else None for b in bounds}

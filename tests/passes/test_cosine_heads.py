@@ -127,8 +127,41 @@ def other_rows(g: Graph, x: Value) -> Value:
     return attended(g, q, k, apply(g, Reshape(), v, np.array([batch, rows, -1])))
 
 
+def in_rows(g: Graph, part: Value, cut: list[int], rows: list[int]) -> Value:
+    """Divide what is cut in one way by its norms, and join it in another."""
+    x = apply(g, Reshape(), part, np.array(cut))
+    norm = apply(g, Clip(), apply(g, ReduceL2(), x, np.array([-1])), np.array(0.1, np.float32))
+    return apply(g, Reshape(), apply(g, Div(), x, norm), np.array(rows))
+
+
+def heads_as_rows(g: Graph, x: Value) -> Value:
+    """Heads attend to each other, too."""
+    q, k, v = parts(g, x, WIDTH, WIDTH, WIDTH)
+    cut, rows = [2, 7, HEADS, SIZE], [2, 7 * HEADS, SIZE]
+    q, k = (in_rows(g, part, cut, rows) for part in (q, k))
+    v = apply(g, Reshape(), v, np.array(rows))
+    return apply(g, Attention(q_num_heads=1, kv_num_heads=1), q, k, v)
+
+
+def longer_rows(g: Graph, x: Value) -> Value:
+    """Parts of several rows are behind each other where norms are computed."""
+    q, k, v = parts(g, x, WIDTH, WIDTH, WIDTH)
+    cut = [2, 1, 7 * HEADS, SIZE]
+    return attended(g, *(in_rows(g, part, cut, [2, 7, WIDTH]) for part in (q, k)), v)
+
+
 @pytest.mark.parametrize(
-    "build", [keys_first, other_bounds, one_alone, other_heads, other_rows, read_twice]
+    "build",
+    [
+        keys_first,
+        other_bounds,
+        one_alone,
+        other_heads,
+        other_rows,
+        read_twice,
+        heads_as_rows,
+        longer_rows,
+    ],
 )
 def test_others_stay(build: Build) -> None:
     assert not passed(make(build, SHAPE), cosine_heads.run, "float32")[1]
