@@ -123,10 +123,12 @@ def that_add_nothing(shapes: Sequence[Dims | None], axis: int) -> list[bool]:
 
     Args:
         shapes: of its inputs; None if unknown.
-        axis: its attribute.
+        axis: its attribute; none of them where it is out of range.
     """
     known = [shape for shape in shapes if shape is not None]
     full = next((shape for shape in known if 0 not in shape), None)
+    if full is not None and not -len(full) <= axis < len(full):
+        full = None
     return [
         not (shape is None or full is None) and 0 in shape and _adds_nothing(shape, full, axis)
         for shape in shapes
@@ -137,7 +139,7 @@ def _adds_nothing(empty: Dims, full: Dims, axis: int) -> bool:
     """Whether a tensor without elements can neither be joined with another nor make it longer."""
     if len(empty) != len(full):
         return True
-    axis %= len(full) or 1
+    axis %= len(full)
     pairs = enumerate(zip(empty, full, strict=True))
     known = [each for each in pairs if all(isinstance(size, int) for size in each[1])]
     return empty[axis] == 0 and any(a != b for i, (a, b) in known if i != axis)

@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Node, Value
 from ..ir.infer import infer
 from ..ir.types import Array, SequenceType, TensorType
 from ..ops.control import SequenceMap
-from ..ops.movement import Concat
+from ..ops.movement import Concat, that_add_nothing
 from ..ops.sequence import (
     ConcatFromSequence,
     SequenceAt,
@@ -25,7 +25,7 @@ from ..ops.shape import Identity, Squeeze, Unsqueeze
 from ..ops.shapes import normalize_axis
 from . import inline_bodies
 from .driver import Context
-from .editing import Builder, dtype_of, rank_of
+from .editing import Builder, dtype_of, rank_of, shape_of
 
 #: Maximum number of parts of a split tensor, and of nodes that a SequenceMap becomes.
 PARTS = 1 << 10
@@ -138,6 +138,11 @@ def _read(graph: Graph, node: Node, known: dict[Value, Elements]) -> Value | Non
 
 
 def _joined(build: Builder, op: ConcatFromSequence, elements: Elements) -> Value | None:
+    if not op.new_axis:
+        nothing = that_add_nothing([shape_of(value) for value in elements], op.axis)
+        elements = tuple(
+            v for v, is_nothing in zip(elements, nothing, strict=True) if not is_nothing
+        )
     ranks = {rank_of(value) for value in elements}
     rank = ranks.pop()
     if rank is None or ranks or len({dtype_of(value) for value in elements}) != 1:

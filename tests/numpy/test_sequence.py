@@ -86,6 +86,19 @@ def test_tensors_that_do_not_fit_are_refused(new_axis: int) -> None:
             loaded.run({"s": []})
 
 
+def test_an_axis_that_none_has_is_refused() -> None:
+    """Also where a tensor without elements would not fit along an axis of the others."""
+    whole = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    last = node("ConcatFromSequence", "s", "y", axis=-3)
+    graph = helper.make_graph([last], "g", [whole], [helper.make_empty_tensor_value_info("y")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    with (
+        tercet.load(model) as loaded,
+        pytest.raises(tercet.ModelError, match=r"axis=-3 is out of range for a tensor of rank 2"),
+    ):
+        loaded.run({"s": [A, A[:0, 0]]})
+
+
 @pytest.mark.parametrize("split", [None, *map(np.array, (1, 2, 5, [1, 0, 4], [1] * 5))])
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("kind", [np.float32, np.int64, object])

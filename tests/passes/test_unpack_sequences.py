@@ -102,6 +102,16 @@ def test_elements_that_are_put_together(new_axis: int) -> None:
     assert "Concat" in found
 
 
+def test_elements_that_add_nothing() -> None:
+    """Though their other sizes are not those of what they are put together with."""
+    text = """g (float[0, 3] a, float[2, 2] b) => (z) {
+      s = SequenceConstruct (a, b, b)
+      z = ConcatFromSequence <axis = 0> (s)
+    }"""
+    found = check(text, {"a": drawn(0, 3), "b": drawn(2, 2)})
+    assert not [kind for kind in found if "Sequence" in kind]
+
+
 @pytest.mark.parametrize(
     ("keep", "sizes"),
     [
