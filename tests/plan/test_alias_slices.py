@@ -70,7 +70,7 @@ def test_a_tensor_in_two_concats_lies_in_one() -> None:
     net = Net(2, 8, 5, 5)
     a, b, c = (net.conv(net.x, 8) for _ in range(3))
     first, second = net.join(a, b, name="one"), net.join(c, a, name="two")
-    model = check(net, {"y": net.add(Add(), first, second)})
+    model = check(net, {"y": net.conv(first, 4), "z": net.conv(second, 4)})
     assert sorted(kinds(model, "Concat")) == ["step", "view"]
 
 
