@@ -15,7 +15,7 @@ from tercet.backends.cuda.algorithms.registry import Answer
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.codegen.epilogue_operands import SECOND
 from tercet.backends.cuda.driver.compile import Compiler
-from tercet.backends.cuda.gemm import f16
+from tercet.backends.cuda.gemm import conv_f16
 from tercet.backends.cuda.gemm.convolution import ConvProblem
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
@@ -187,17 +187,17 @@ KERNELS: dict[str, tuple[Case, str]] = {
 @needs_compiler
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel(name: str, hopper: CudaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    by_estimate, done = f16.convolution, list[str]()
+    by_estimate, done = conv_f16.convolution, list[str]()
 
     def by_name(conv: ConvProblem, variant: str = "") -> Answer:
-        forms = f16.convolution_forms(conv) if SECOND in conv.epilogue.kinds else ()
+        forms = conv_f16.convolution_forms(conv) if SECOND in conv.epilogue.kinds else ()
         for form in forms:
             if form.title.startswith(name):
                 done.append(form.title)
                 return form.make()
         return by_estimate(conv, variant)
 
-    monkeypatch.setattr(f16, "convolution", by_name)
+    monkeypatch.setattr(conv_f16, "convolution", by_name)
     case, file = KERNELS[name]
     compare(sample_of(case, float16), hopper)
     assert done
