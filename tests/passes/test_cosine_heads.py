@@ -146,8 +146,9 @@ def heads_as_rows(g: Graph, x: Value) -> Value:
 def longer_rows(g: Graph, x: Value) -> Value:
     """Parts of several rows are behind each other where norms are computed."""
     q, k, v = parts(g, x, WIDTH, WIDTH, WIDTH)
-    cut = [2, 1, 7 * HEADS, SIZE]
-    return attended(g, *(in_rows(g, part, cut, [2, 7, WIDTH]) for part in (q, k)), v)
+    cut, rows = [2, 1, 7 * HEADS, SIZE], [2, 7, WIDTH]
+    q, k = (in_rows(g, part, cut, rows) for part in (q, k))
+    return attended(g, q, k, v)
 
 
 @pytest.mark.parametrize(
