@@ -384,12 +384,8 @@ class Plan:
             New arrays by output name.
         """
         self.device.enter()  # pinned host memory depends on it, too
-        if self._uploads:
-            for name in self._inputs:
-                self.feed(name, feeds[name])
-        else:
-            for name, memory in self._inputs.items():
-                copy(memory, feeds[name])
+        for name in self._inputs:
+            self.feed(name, feeds[name])
         self._execute(self._stream)
         return self.results()
 

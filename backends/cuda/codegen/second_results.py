@@ -15,7 +15,7 @@ from ....runtime.ir.dtypes import float32
 from ....runtime.ir.graph import Node, Value
 from ....runtime.ir.types import Array
 from ....runtime.ops.norm import BatchNormalization
-from ..recipe.launch import Recipe, launches_of
+from ..recipe.launch import Launch, Recipe, launches_of
 from ..recipe.operands import Given, Packed, Tensor, ceil_div
 from .batch_norm import pack_batch_norm
 from .epilogue import MAX_OPERANDS, Epilogue, epilogue_of
@@ -25,18 +25,18 @@ from .namespaces import in_namespaces
 #: The kernels that store second results of `epilogue.cuh`, also behind a batch normalization.
 SCALING = frozenset(
     {
-        "gemm/image_halves.cu",
-        "gemm/multistage.cu",
-        "gemm/reduce_splits_f16.cu",
-        "gemm/stationary.cu",
-        "gemm/swap_f16x3.cu",
-        "gemm/tma.cu",
-        "gemm/tma_persistent.cu",
-        "gemm/wgmma_rs.cu",
+        "gemm/image_halves",
+        "gemm/multistage",
+        "gemm/reduce_splits_f16",
+        "gemm/stationary",
+        "gemm/swap_f16x3",
+        "gemm/tma",
+        "gemm/tma_persistent",
+        "gemm/wgmma_rs",
     }
 )
 #: Those that store second results.
-ABLE = SCALING | {"conv/interleave.cu", "gemm/reduce_splits.cu", "gemm/simt.cu"}
+ABLE = SCALING | {"conv/interleave", "gemm/reduce_splits", "gemm/simt"}
 #: Bytes to which factors and shifts are aligned.
 ALIGNED = 32
 
@@ -105,13 +105,17 @@ class SecondResult:
         launches = launches_of(recipe)
         found = [each for each in launches if y in each.arguments.values()]
         refused = "its kernel does not store a second result"
-        if len(found) != 1 or found[0].file not in ABLE:
+        if len(found) != 1 or _kernel_of(found[0]) not in ABLE:
             return refused
         if self.norm is None:
             return recipe
         (launch,) = found
         bias, constants = launch.arguments.get("bias"), dict(launch.constants)
-        if launch.file not in SCALING or constants.get("STACKED") or isinstance(bias, Packed):
+        if (
+            _kernel_of(launch) not in SCALING
+            or constants.get("STACKED")
+            or isinstance(bias, Packed)
+        ):
             return refused
         scaled = replace(launch, args={**launch.arguments, "bias": self._pairs(bias, y)})
         return tuple(scaled if each is launch else each for each in launches)
@@ -124,6 +128,10 @@ class SecondResult:
         epsilon, place = self.norm.op.epsilon, _place_of_pairs(y) if own else 0
         pack = partial(_pack_pairs, place=place, epsilon=epsilon)
         return Packed((*own, *self.norm.operands[1:]), ("pairs behind", place, epsilon), pack)
+
+
+def _kernel_of(launch: Launch) -> str:
+    return launch.file.removesuffix(".cu")
 
 
 def _place_of_pairs(y: Tensor) -> int:
