@@ -11,6 +11,8 @@ pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install
 
 from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.gemm.gemv import choose
+from tercet.backends.cuda.recipe.operands import Packed
+from tercet.backends.cuda.recipe.packing import KernelPacking
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import bfloat16, float16, float32
 
@@ -80,6 +82,15 @@ def test_many_blocks_of_short_rows_have_few_warps(terms: int, warps: int) -> Non
     """A warp without terms only waits; few blocks keep all, as they take no turns."""
     assert choose((8, 30000, terms), float16, H200).warps == warps
     assert choose((8, 256, terms), float16, H200).warps == 16
+
+
+@pytest.mark.parametrize("dtype", [float16, bfloat16, float32])
+def test_a_kernel_transposes_weights(dtype: Any) -> None:
+    (launch,) = launches(planned(matmul(1, 256, 400, dtype).graph))
+    weights = launch.args["w0"]
+    assert isinstance(weights, Packed)
+    assert isinstance(weights.pack, KernelPacking)
+    assert weights.pack.launch(normal(256, 400).astype(dtype)) is not None
 
 
 @pytest.mark.slow

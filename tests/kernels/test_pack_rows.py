@@ -17,7 +17,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.driver.memory import pointer
 from tercet.backends.cuda.gemm import pack_rows, pack_scaled
 from tercet.backends.cuda.gemm.f16x3 import in_halves, scales_of
-from tercet.backends.cuda.gemm.pack import EIGHTS, InParts
+from tercet.backends.cuda.gemm.pack import EIGHTS, InParts, in_words
 from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, SumPacking
 from tercet.backends.cuda.gemm.pack_scaled import ScaledColumns, ScaledRows
 from tercet.backends.cuda.recipe.source import KernelSource
@@ -151,13 +151,13 @@ def test_scaled_terms_of_16_bits(
 
 
 @needs_compiler
-@pytest.mark.parametrize("dtype", [np.float16, bfloat16])
+@pytest.mark.parametrize("dtype", [np.float16, bfloat16, np.float32])
 @pytest.mark.parametrize("shape", [(70, 44), (64, 300), (3, 40, 9), (512, 8)], ids=str)
-def test_columns_of_16_bits_are_transposed(
+def test_columns_are_transposed(
     emulated: CudaBackend, shape: tuple[int, ...], dtype: DType
 ) -> None:
-    pack = MatrixPacking(1.0, transposed=False, arrange=EIGHTS)
     source = normal(*shape).astype(dtype)
+    pack = MatrixPacking(1.0, transposed=False, arrange=in_words(source.dtype)[1])
     found, expected = by_kernel(emulated.device, pack, source), pack(source)
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.tobytes() == expected.tobytes()

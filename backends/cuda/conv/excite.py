@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 from ....runtime.base.record import record
@@ -31,7 +30,7 @@ from ..codegen.stages import head_of
 from ..gemm.atoms import HALVES
 from ..gemm.linear import linear_of
 from ..gemm.multiplication import multiplication
-from ..gemm.pack import padded
+from ..gemm.pack import in_words
 from ..gemm.problem import Linear, packed_matrix
 from ..gemm.tile import clusters_of
 from ..gemm.totals import leaves_totals, with_totals
@@ -484,5 +483,4 @@ def _layer(nodes: tuple[Node, ...], operand: Operand, setting: Setting) -> Layer
 
 def _rows(layer: Linear) -> Packed:
     """Return the weights, a row of whole words for each result."""
-    words, order = (8, "in eights") if layer.a.dtype in HALVES else (4, "in fours")
-    return packed_matrix(layer.b, layer.form, order, partial(padded, multiple=words))
+    return packed_matrix(layer.b, layer.form, *in_words(layer.a.dtype))

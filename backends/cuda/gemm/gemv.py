@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from ....runtime.base.record import record
@@ -15,7 +14,7 @@ from ..recipe.operands import Tensor, ceil_div
 from ..recipe.targets import Target
 from .atoms import HALVES, atom_of
 from .between import Between, Measured
-from .pack import padded
+from .pack import in_words
 from .problem import Linear, Shape, packed_matrix
 
 T = TypeVar("T")
@@ -216,9 +215,7 @@ def multiply_rows(
     between = Between(norm and norm.measured, left)
     prologue = prologue_of(norm, k, x.dtype)
     tile = choose(first.shape, x.dtype, target, count)
-    # Tensor cores read 16-bit weights in the same order, so that both share them.
-    words, order = (8, "in eights") if x.dtype in HALVES else (4, "in fours")
-    arrange = partial(padded, multiple=words)
+    order, arrange = in_words(x.dtype)
     weights = [packed_matrix(layer.b, layer.form, order, arrange) for layer in layers]
     biases = [layer.bias for layer in layers]
     return Launch(
@@ -233,7 +230,7 @@ def multiply_rows(
         types=epilogue.types,
         constants=(
             *(("M", m), ("PRODUCTS", count), *tile.constants),
-            *(("K", k), ("PITCH", ceil_div(k, words) * words)),
+            *(("K", k), ("PITCH", ceil_div(k, arrange.elements) * arrange.elements)),
             ("EDGE", tile.is_uneven(n, count)),
             *epilogue.flags(next(filter(None, biases), None)),
             *(*prologue.constants, *between.constants),

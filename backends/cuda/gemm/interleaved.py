@@ -13,6 +13,7 @@ import numpy as np
 from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ..recipe.operands import Packed, Tensor, as_it_is
+from .pack import copy_rows
 
 #: Adjacent rows of one constant.
 INTERLEAVE = 8
@@ -49,5 +50,8 @@ def _interleave(
 ) -> Array:
     """Return the interleaved rows of two packed arrays; `count` sources are the first's."""
     rows = [one(*sources[:count]), other(*sources[count:])]
-    both = np.stack([r.reshape(-1, INTERLEAVE, *r.shape[1:]) for r in rows], axis=1)
+    eights = [each.reshape(-1, INTERLEAVE, *each.shape[1:]) for each in rows]
+    both = np.empty((len(eights[0]), len(rows), *eights[0].shape[1:]), rows[0].dtype)
+    for place, each in enumerate(eights):
+        copy_rows(both[:, place], each)
     return both.reshape(-1, *rows[0].shape[1:])

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import product
 from math import prod
 
 import numpy as np
 
+from ....runtime.base.parallel import share
 from ....runtime.base.record import record
+from ....runtime.ir.dtypes import DType
 from ....runtime.ir.types import Array
 from ..recipe.operands import Ints, ceil_div
+from .atoms import HALVES
 
 #: The mantissa bits of float32 that tf32 lacks.
 LACKING = 13
 #: Terms per step in the order of `in_parts`.
 STEP = 32
-#: Rows and columns that are copied at a time where a matrix is transposed.
-SQUARE = 128
+#: Rows and columns that are copied at a time where a matrix is transposed, and parts of such work.
+SQUARE, PARTS = 128, 16
 
 
 # ── rows: a column of B, or a filter, of all its terms ───────────────────────────────────────────
@@ -50,24 +53,50 @@ def padded(rows: Array, multiple: int) -> Array:
     if count % multiple == 0 and rows.flags.c_contiguous:
         return rows
     found = np.zeros((*outer, ceil_div(count, multiple) * multiple), rows.dtype)
-    _copy(found[..., :count], rows)
+    copy_rows(found[..., :count], rows)
     return found
 
 
-#: Packs rows in words of eight elements.
-EIGHTS = partial(padded, multiple=8)
+@record
+class InWords:
+    """The order of `padded` with words of this many elements."""
+
+    elements: int
+
+    def __call__(self, rows: Array) -> Array:
+        """Return rows in this order."""
+        return padded(rows, self.elements)
 
 
-def _copy(to: Array, rows: Array) -> None:
-    """Copy rows; if these are columns in memory, in squares, which stay in the cache."""
-    if rows.ndim < 2 or rows.strides[-1] <= rows.strides[-2]:
+EIGHTS, FOURS = InWords(8), InWords(4)
+
+
+def in_words(dtype: DType) -> tuple[str, InWords]:
+    """Return the order of rows in words of 16 bytes, with its name for the layouts of constants.
+
+    Of 16-bit floats it is also what tensor cores read, so that products by both share constants.
+    """
+    return ("in eights", EIGHTS) if dtype in HALVES else ("in fours", FOURS)
+
+
+def copy_rows(to: Array, rows: Array) -> None:
+    """Copy rows, [..., n, k], on several threads if they are many.
+
+    If they are columns in memory, squares of them are copied, which stay in the cache.
+    """
+    if rows.ndim < 2:
         to[...] = rows
         return
     length, count = rows.shape[-2:]
-    for i in range(0, length, SQUARE):
-        for j in range(0, count, SQUARE):
-            square = (..., slice(i, i + SQUARE), slice(j, j + SQUARE))
+    width = SQUARE if rows.strides[-1] > rows.strides[-2] else max(count, 1)
+    starts = product(range(0, length, SQUARE), range(0, count, width))
+    squares = [(..., slice(i, i + SQUARE), slice(j, j + width)) for i, j in starts]
+
+    def copy(first: int) -> None:
+        for square in squares[first::PARTS]:
             to[square] = rows[square]
+
+    share(copy, range(PARTS), rows.size)
 
 
 @record

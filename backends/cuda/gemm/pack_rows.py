@@ -2,7 +2,7 @@
 
 float32 as several numbers takes a core 10 ns per element: half a second for the weights of a
 transformer on many cores. They are uploaded as they are instead, and packed by `pack_rows.cu`.
-Rows of 16-bit floats that are columns in memory are transposed by a kernel as well.
+Rows that are columns in memory are transposed by a kernel as well.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..recipe.launch import THREADS, Arguments, Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, words_of
 from ..recipe.packing import PackingLaunch
 from .f16x3 import in_halves, scales_of
-from .pack import EIGHTS, STEP, InParts, filters_of, joined_groups, rows_of
+from .pack import EIGHTS, STEP, InParts, InWords, filters_of, joined_groups, rows_of
 from .pack_filters import Rows
 
 #: Converts [batch, n, k] to the order of a schedule.
@@ -58,9 +58,9 @@ class MatrixPacking:
         """Return the launch that does it; see `KernelPacking`."""
         if source.ndim < 2 or not source.flags.c_contiguous:
             return None
-        if self.arrange is EIGHTS:
+        if isinstance(self.arrange, InWords):
             plain = self.alpha == 1 and scale is None and not self.transposed
-            return _transposing(source) if plain else None
+            return _transposing(source, self.arrange.elements) if plain else None
         if scale is not None and not are_of_terms(scale, float32, source, self.transposed):
             return None
         view = matrix_view(source.shape, self.transposed)
@@ -149,7 +149,7 @@ class FilterPacking:
 
     def computed(self, w: Tensor) -> Launch | None:
         """Return the launch that packs computed weights; see `FilterOrder`."""
-        if self.arrange is EIGHTS:
+        if self.arrange == EIGHTS:
             return self._eights(w).launch(w)
         # Scales of halves are packed apart from them.
         if self.joined > 1 or not isinstance(self.arrange, InParts):
@@ -205,11 +205,11 @@ def matrix_view(dims: Ints, transposed: bool) -> View:
     return View((prod(outer), rows, 1, columns), steps, columns)
 
 
-def _transposing(source: Array) -> PackingLaunch | None:
-    """Return the launch that packs [..., k, n] of 16 bits as `EIGHTS` of [..., n, k]."""
+def _transposing(source: Array, word: int) -> PackingLaunch | None:
+    """Return the launch that packs [..., k, n] as [..., n, k] in words of so many elements."""
     *outer, k, n = source.shape
-    batch, width = prod(outer), ceil_div(k, 8) * 8
-    if source.itemsize != 2 or source.size < MIN_SIZE or batch > MAX_BATCH:
+    batch, width = prod(outer), ceil_div(k, word) * word
+    if source.itemsize * word != 16 or source.size < MIN_SIZE or batch > MAX_BATCH:
         return None
     launch = transposition(batch, k, n, (n, width), words_of(source.dtype), width)
     return PackingLaunch(launch, {"x": source}, TensorType(source.dtype, (*outer, n, width)))
