@@ -32,7 +32,7 @@ class Options:
     Attributes:
         precision: compute precision of float32 tensors. float32 means no TF32; tf32 allows it on a
             GPU and is float32 on numpy; float16 and bfloat16 run the operations that tolerate
-            it in half precision (see `passes.to_half`), with float32 inputs and outputs.
+            it in half precision (see `passes.half.to_half`), with float32 inputs and outputs.
         keep_float32: names of nodes of the file that stay in float32 at any precision;
             ``tercet bisect --tolerance`` finds them.
         stop_at: number of graph rewrites after which the passes stop; None for no limit.
@@ -47,7 +47,7 @@ class Options:
             for all that onnxruntime's optimiser makes layers of integers, False for none, and None
             for those that the first backend computes faster, by ``INTEGERS`` of its module.
         widen: keep floats of 16 bits in float32 between operations, without rounding them, as
-            onnxruntime does on a CPU (see `passes.widen_halves`), unless `precision` is one of
+            onnxruntime does on a CPU (see `passes.half.widen_halves`), unless `precision` is one of
             16 bits, rewrites are stopped, or widened weights exceed `fold_total`: True or False,
             and None for what the first backend computes faster, by ``WIDENS`` of its module.
         finite: assume that all values are finite: products with zero weights may be removed, which

@@ -59,7 +59,7 @@ def prepared(
         about = ModelSource(**found.about, mapped=found.mapped)
         return Prepared(about, found.graph, Optimised(found.made, found.rewrites))
     if options.keep_float32:
-        from .runtime.passes.to_half import check_kept  # with all that half precision needs
+        from .runtime.passes.half.to_half import check_kept  # with all that half precision needs
 
         check_kept(found.graph, options.keep_float32)
     frozen = {**FROZEN.get(), **(freeze or {})}

@@ -180,7 +180,7 @@ def test_a_dtype_of_products_is_one_row() -> None:
 
 
 def test_the_pass_runs() -> None:
-    package = "tercet.runtime.passes"
+    package = "tercet.runtime.passes.elementwise"
     names: dict[str, Any] = {"__name__": f"{package}.fuse_softsign", "__package__": package}
     exec(BLOCKS["python"][-1], names)
     graph = Graph("softsign")

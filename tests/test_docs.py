@@ -28,7 +28,7 @@ _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 #: Files that readers are told to make, or that a tool writes where there is such a device.
 TO_BE_MADE = {
     "backends/cuda/kernels/norm/row_energy.cu",
-    "runtime/passes/fuse_softsign.py",
+    "runtime/passes/elementwise/fuse_softsign.py",
 }
 
 

@@ -21,7 +21,7 @@ from ..ir.op import Op, body_names
 from ..ir.symbols import sizes_named
 from ..ir.types import Array, TensorType
 from ..ir.verify import verify
-from .moved_places import MovedPlaces
+from .moved_places import Evaluate, MovedPlaces
 
 # Of one pass: the most that were seen are one for each two nodes.
 _REWRITES_PER_NODE = 10
@@ -33,11 +33,6 @@ _NARROW = ("float16", "bfloat16")
 #: Environment variable: verify the graph after each pass that changed it, and of the passes that
 #: have nothing to rewrite run every Nth, where it is a number N, to see that they rewrite nothing.
 VERIFY = "TERCET_VERIFY_PASSES"
-
-#: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
-#: cannot, which leaves the node to the backends.
-Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
-
 
 #: Why a layer of quantized tensors is no faster on integers than as one of floats, empty if it is:
 #: the operator on integers, and the types of its two operands.

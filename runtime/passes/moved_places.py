@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..ir.graph import Node
+from ..ir.op import Op
 from ..ir.types import Array
 
-if TYPE_CHECKING:
-    from .driver import Evaluate
+#: Evaluates one operator on arrays (None: omitted input) and returns its outputs; None if it
+#: cannot, which leaves the node to the backends.
+Evaluate = Callable[[Op, Sequence[Array | None], int], Sequence[Array] | None]
 
 
 class MovedPlaces:

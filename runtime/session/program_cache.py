@@ -28,7 +28,7 @@ from ..ir.types import Array, Dim, TensorType, ValueType, constant_type, type_of
 from ..options import Options
 from ..passes import STATIC_PASSES, SYMBOLIC_PASSES, Evaluate, Rewrites, lower, optimise
 from ..passes.bucketing import Bucket, bucketed
-from ..passes.widen_halves import WidenedConstants, widen_halves
+from ..passes.half.widen_halves import WidenedConstants, widen_halves
 from ..plan.backend import Interpreter, Stream
 from ..plan.exchange import HOST_IO, Feed, IOPlacement, Lent
 from ..plan.format import Format

@@ -14,7 +14,8 @@ import onnx
 import pytest
 
 import tercet
-from tercet.runtime.passes import flatten_pixels, select_early
+from tercet.runtime.passes.images import flatten_pixels
+from tercet.runtime.passes.products import select_early
 from tercet.tools.workshop.fuzz.graphs import MOTIFS_OF_ALL_KINDS, motif_model
 from tercet.tools.workshop.fuzz.mutant_seeds import (
     MutantSeeds,

@@ -26,7 +26,7 @@ from tercet.runtime.ops.reduce import ArgMax, ReduceMax, ReduceMean
 from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Reshape, Unsqueeze
 from tercet.runtime.options import Options
-from tercet.runtime.passes import join_whole
+from tercet.runtime.passes.images import join_whole
 from tercet.runtime.session.model import Model
 
 from ..passes.graphs import passed

@@ -10,7 +10,7 @@ import pytest
 from onnx.parser import parse_model
 
 import tercet
-from tercet.runtime.passes import batch_scans
+from tercet.runtime.passes.control import batch_scans
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 #: Distances of the rows of a from those of b.

@@ -15,7 +15,7 @@ from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.passes import compose_moves
+from tercet.runtime.passes.moves import compose_moves
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 

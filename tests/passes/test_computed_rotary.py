@@ -18,7 +18,7 @@ from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Split, Tile, Transpose
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
-from tercet.runtime.passes import fuse_rotary
+from tercet.runtime.passes.attention import fuse_rotary
 from tercet.runtime.session.model import Model
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed

@@ -13,7 +13,7 @@ from tercet.runtime.ops.movement import Concat, Expand
 from tercet.runtime.ops.norm import BatchNormalization
 from tercet.runtime.ops.pool import AveragePool, GlobalAveragePool, GlobalMaxPool
 from tercet.runtime.ops.resize import Resize
-from tercet.runtime.passes import convolve_early
+from tercet.runtime.passes.images import convolve_early
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, run
 

@@ -15,7 +15,8 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split, Transpose
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import convolve_rows, merge_linear, pad_channels
+from tercet.runtime.passes.images import convolve_rows, pad_channels
+from tercet.runtime.passes.products import merge_linear
 
 from .graphs import Build, apply, make, normal, passed, run
 

@@ -16,7 +16,7 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.passes import cosine_heads
+from tercet.runtime.passes.attention import cosine_heads
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -144,7 +144,7 @@ def test_a_network_imports_no_passes_that_it_lacks() -> None:
         [sys.executable, "-c", OF_ONE], capture_output=True, text=True, env=alone, check=True
     )
     found = done.stdout.split()
-    assert "passes.remove_identity" in found
+    assert "passes.tidying.remove_identity" in found
     assert {f"passes.{name}" for name in OF_OTHERS}.isdisjoint(found)
     assert {"control.nested_control", "control.host_control"}.isdisjoint(found)
 

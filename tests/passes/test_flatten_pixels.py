@@ -14,7 +14,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.pool import MaxPool
 from tercet.runtime.ops.shape import Flatten, Reshape
-from tercet.runtime.passes import flatten_pixels
+from tercet.runtime.passes.images import flatten_pixels
 
 from .graphs import apply, assert_same, make, normal, optimised, passed
 

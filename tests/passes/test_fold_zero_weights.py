@@ -18,14 +18,9 @@ from tercet.runtime.ops.conv import Conv, ConvTranspose
 from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid, Tanh
 from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.options import Options
-from tercet.runtime.passes import (
-    STATIC_PASSES,
-    Rewrites,
-    drop_zero_units,
-    fold_zero_weights,
-    optimise,
-)
+from tercet.runtime.passes import STATIC_PASSES, Rewrites, optimise
 from tercet.runtime.passes.driver import Context
+from tercet.runtime.passes.products import drop_zero_units, fold_zero_weights
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

@@ -10,7 +10,8 @@ from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Cast, Neg, Tanh
 from tercet.runtime.ops.movement import Concat
 from tercet.runtime.options import Options
-from tercet.runtime.passes import SYMBOLIC_PASSES, join_casts
+from tercet.runtime.passes import SYMBOLIC_PASSES
+from tercet.runtime.passes.half import join_casts
 
 from .graphs import apply, kinds, make, normal, passed, results
 

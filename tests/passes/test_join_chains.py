@@ -25,7 +25,7 @@ from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import CumSum, ReduceMax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
-from tercet.runtime.passes import join_chains
+from tercet.runtime.passes.layouts import join_chains
 
 from .graphs import Build, apply, assert_same, make, normal, passed
 

@@ -16,7 +16,7 @@ from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.matmul import Einsum, Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.shape import Unsqueeze
-from tercet.runtime.passes import join_complex
+from tercet.runtime.passes.stacks import join_complex
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -18,7 +18,7 @@ from tercet.runtime.ops.movement import Concat, Slice, Split, Tile, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
-from tercet.runtime.passes import join_heads
+from tercet.runtime.passes.attention import join_heads
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -12,7 +12,7 @@ from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Relu, Sigmoid
 from tercet.runtime.ops.movement import Concat, Transpose
 from tercet.runtime.ops.shape import Flatten, Reshape
-from tercet.runtime.passes import join_pixels
+from tercet.runtime.passes.images import join_pixels
 
 from .graphs import apply, assert_same, make, normal, passed
 

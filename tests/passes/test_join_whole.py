@@ -14,7 +14,7 @@ from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.movement import Concat, Slice, Split
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import join_whole
+from tercet.runtime.passes.images import join_whole
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -11,7 +11,7 @@ from onnx.parser import parse_model
 import tercet
 from tercet.runtime.ir.graph import Node
 from tercet.runtime.ops.cuts import Update
-from tercet.runtime.passes import join_written
+from tercet.runtime.passes.moves import join_written
 
 from .graphs import normal, optimised_file
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 import tercet
 from tercet.backends import settled
 from tercet.runtime.options import Options
-from tercet.runtime.passes import pack_weights
+from tercet.runtime.passes.integers import pack_weights
 
 from .graphs import optimised_file
 

@@ -20,7 +20,7 @@ from tercet.runtime.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from tercet.runtime.ops.reduce import ReduceMean
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import pad_channels
+from tercet.runtime.passes.images import pad_channels
 
 from .graphs import Build, apply, make, normal, passed, run
 

@@ -18,7 +18,7 @@ from tercet.runtime.ops.movement import Split
 from tercet.runtime.ops.reduce import ReduceL2
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import pad_heads
+from tercet.runtime.passes.attention import pad_heads
 
 from .graphs import Build, apply, make, normal, passed, run
 

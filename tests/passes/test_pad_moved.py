@@ -16,7 +16,7 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Precision
-from tercet.runtime.passes import pad_moved
+from tercet.runtime.passes.images import pad_moved
 
 from .graphs import apply, assert_same, kinds, make, normal, passed, run
 

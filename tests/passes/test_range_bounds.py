@@ -21,8 +21,8 @@ from tercet.runtime.ops.pool import AveragePool, MaxPool
 from tercet.runtime.ops.recurrent import GRU, LSTM
 from tercet.runtime.ops.resize import Resize
 from tercet.runtime.ops.shape import Reshape, Trilu
-from tercet.runtime.passes.range_rules import ranges_of
-from tercet.runtime.passes.ranges import Ranges, ValueRange
+from tercet.runtime.passes.half.range_rules import ranges_of
+from tercet.runtime.passes.half.ranges import Ranges, ValueRange
 
 from .graphs import apply, make, normal, run
 

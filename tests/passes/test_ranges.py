@@ -15,9 +15,9 @@ from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.ops.signal import DFT
-from tercet.runtime.passes.half_forms import fits
-from tercet.runtime.passes.range_rules import ranges_of
-from tercet.runtime.passes.ranges import of_constant
+from tercet.runtime.passes.half.half_forms import fits
+from tercet.runtime.passes.half.range_rules import ranges_of
+from tercet.runtime.passes.half.ranges import of_constant
 
 from .graphs import Build, apply, make, normal
 from .graphs import run as run_in

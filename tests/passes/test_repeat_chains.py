@@ -16,7 +16,7 @@ from tercet.runtime.ops.movement import Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceSum
 from tercet.runtime.ops.shape import Unsqueeze
-from tercet.runtime.passes import repeat_chains
+from tercet.runtime.passes.half import repeat_chains
 
 from .graphs import apply, kinds, make, normal, passed, run
 

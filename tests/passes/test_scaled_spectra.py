@@ -11,7 +11,7 @@ from tercet.runtime.ops.movement import Concat, Slice
 from tercet.runtime.ops.norm import LayerNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape, Squeeze, Unsqueeze
 from tercet.runtime.ops.signal import DFT
-from tercet.runtime.passes import fold_affine
+from tercet.runtime.passes.norms import fold_affine
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -11,8 +11,9 @@ from tercet.runtime.ops.elementwise import Add, Relu
 from tercet.runtime.ops.gather import Gather
 from tercet.runtime.ops.movement import Concat, Split, Transpose
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.passes import SYMBOLIC_PASSES, select_by_weights, unshuffle
+from tercet.runtime.passes import SYMBOLIC_PASSES
 from tercet.runtime.passes.driver import Pass
+from tercet.runtime.passes.images import select_by_weights, unshuffle
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -18,7 +18,7 @@ from tercet.runtime.ops.matmul import Gemm, MatMul
 from tercet.runtime.ops.movement import Concat, Slice, Split, Transpose
 from tercet.runtime.ops.norm import LayerNormalization, RMSNormalization, Softmax
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.passes import select_early
+from tercet.runtime.passes.products import select_early
 
 from .graphs import Build, apply, assert_same, kinds, make, normal, optimised, passed
 

@@ -13,7 +13,8 @@ from tercet.runtime.ops.elementwise import Add, Clip, Mul, Relu, Sigmoid, Swish
 from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Concat, Expand, Slice, Split, Transpose
 from tercet.runtime.ops.pool import MaxPool
-from tercet.runtime.passes import STATIC_PASSES, sink_concats
+from tercet.runtime.passes import STATIC_PASSES
+from tercet.runtime.passes.images import sink_concats
 
 from .graphs import Build, apply, assert_same, batchnorm, kinds, make, normal, optimised, passed
 

@@ -21,8 +21,8 @@ from tercet.runtime.ops.norm import (
 )
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
-from tercet.runtime.passes import sink_transposes
 from tercet.runtime.passes.driver import Context
+from tercet.runtime.passes.layouts import sink_transposes
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
 

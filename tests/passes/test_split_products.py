@@ -15,7 +15,7 @@ from tercet.runtime.ops.matmul import MatMul
 from tercet.runtime.ops.movement import Slice, Split
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.packed import MatMulNBits
-from tercet.runtime.passes import split_products
+from tercet.runtime.passes.products import split_products
 
 from ..randomness import restarting
 from .graphs import apply, assert_same, kinds, make, normal, optimised, passed, results

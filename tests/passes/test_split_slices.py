@@ -8,7 +8,7 @@ import pytest
 from tercet.runtime.ir.graph import Graph, Value
 from tercet.runtime.ops.elementwise import Add, Relu, Tanh
 from tercet.runtime.ops.movement import Slice
-from tercet.runtime.passes import split_slices
+from tercet.runtime.passes.moves import split_slices
 
 from .graphs import apply, assert_same, kinds, make, passed
 

@@ -50,7 +50,7 @@ from tercet.runtime.ops.resize import GridSample, Resize
 from tercet.runtime.ops.shape import Flatten, Reshape, Unsqueeze
 from tercet.runtime.options import Options
 from tercet.runtime.passes import SYMBOLIC_PASSES, Rewrites, optimise
-from tercet.runtime.passes.half_operators import FOLLOWERS
+from tercet.runtime.passes.half.half_operators import FOLLOWERS
 
 from .graphs import Build, apply, kinds, make, normal
 

@@ -13,7 +13,7 @@ from tercet.runtime.ops.movement import Slice, Transpose
 from tercet.runtime.ops.norm import Softmax
 from tercet.runtime.ops.reduce import ReduceMax
 from tercet.runtime.ops.shape import Reshape
-from tercet.runtime.passes import weigh_terms
+from tercet.runtime.passes.products import weigh_terms
 
 from .graphs import apply, assert_same, kinds, make, normal, passed
 

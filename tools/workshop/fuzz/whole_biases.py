@@ -9,7 +9,7 @@ from .... import load
 from ....backends.numpy import evaluate
 from ....importers.onnx.writing.export import export
 from ....runtime.passes.driver import Context
-from ....runtime.passes.integer_layers import LAYERS, Layer, layer_of, scale_of_sums
+from ....runtime.passes.integers.integer_layers import LAYERS, Layer, layer_of, scale_of_sums
 
 
 def with_whole_biases(proto: ModelProto) -> ModelProto:

@@ -1,0 +1,1 @@
+"""Passes over attention, its heads and their rotations."""

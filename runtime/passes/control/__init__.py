@@ -1,0 +1,1 @@
+"""Passes over control flow and sequences: branches, loops and bags of rows."""

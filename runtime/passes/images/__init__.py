@@ -1,0 +1,1 @@
+"""Passes over images: convolutions, poolings, pixels and channels."""

@@ -1,0 +1,1 @@
+"""Passes that move views, transposes and pads to where they merge or vanish."""

@@ -1,0 +1,1 @@
+"""Passes over what only moves elements: views, transposes, slices and their joins."""

@@ -1,0 +1,1 @@
+"""Passes over normalizations, scales and shifts."""

@@ -1,0 +1,1 @@
+"""Passes that compute many equal nodes at once."""
