@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tercet.backends.cuda.backend import CudaBackend
     from tercet.backends.cuda.gemm.fused_products import InTurn
     from tercet.backends.cuda.recipe.operands import Tensor
-    from tercet.backends.cuda.recipe.pattern import Operand
+    from tercet.backends.cuda.recipe.pattern import OperandOf
     from tercet.backends.cuda.recipe.setting import Setting, Stored
 
 #: Relative L2 errors; those of separate kernels are as large.
@@ -127,7 +127,7 @@ def test_each_recipe_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, make = list[object](), normalized_halves.normalized_halves
 
     def noted(
-        found: InTurn, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+        found: InTurn, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
     ) -> Answer:
         rows = operand(found.front.products[0].operands[0])
         made.append((found, y, rows, stored))

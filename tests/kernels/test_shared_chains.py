@@ -15,7 +15,7 @@ from tercet.backends.cuda.backend import CudaBackend
 from tercet.backends.cuda.codegen import shared_chains
 from tercet.backends.cuda.codegen.shared_chains import SharedChain
 from tercet.backends.cuda.recipe.launch import Launch, accessed_by
-from tercet.backends.cuda.recipe.pattern import Operand
+from tercet.backends.cuda.recipe.pattern import OperandOf
 from tercet.backends.cuda.recipe.targets import A100, H200, Target
 from tercet.runtime.ir.dtypes import DType, float16, float32
 from tercet.runtime.ir.graph import Graph
@@ -110,7 +110,7 @@ def test_a_group_whose_kernel_forgets_a_result_is_taken_apart(
 ) -> None:
     whole = shared_chains.shared_chain
 
-    def forgetful(found: SharedChain, operand: Operand) -> Launch | str:
+    def forgetful(found: SharedChain, operand: OperandOf) -> Launch | str:
         return whole(replace(found, results=found.results[:1]), operand)
 
     monkeypatch.setattr(shared_chains, "shared_chain", forgetful)

@@ -36,7 +36,7 @@ from ..gemm.atoms import HALVES, atom_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, as_it_is, ceil_div
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.targets import Target
 
@@ -119,7 +119,7 @@ class ChannelAttention(Whole):
         """Return the formats of its operands and its result; see `Pattern`."""
         return {part.value: part.format for part in (self.q, self.k, self.v, self.y)}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return channel_attention(self, operand, setting.target)
 

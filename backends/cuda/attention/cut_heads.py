@@ -16,7 +16,7 @@ from ....runtime.ops.movement import Split
 from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, Setting, Stored
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import WarpShape
 from .heads import AttentionTask, CutHeads, by_head
@@ -60,7 +60,7 @@ class CutAttention(Whole):
         """Return the formats that it requests; see `Pattern`."""
         return self.formats
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return cut_attention(self, y, operand, setting, stored)
 

@@ -23,7 +23,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..gemm.atoms import atom_of
 from ..recipe.operands import Arguments, Tensor
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
@@ -106,7 +106,7 @@ class DecodeAttention(Whole):
             else RotateAppend(*self.rotations, self.keys, self.values)
         )
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return decode_attention(self, operand, setting.target)
 

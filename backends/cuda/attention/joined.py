@@ -16,7 +16,7 @@ from ....runtime.ops.movement import Transpose
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, RecipeContext, kernel_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 
 
@@ -41,7 +41,7 @@ class JoinedAttention(Whole):
         """All its nodes."""
         return frozenset({self.attention, self.transpose, self.join})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         op, own = self.attention.op, setting.for_node(self.attention)
         found = kernel_of(op)

@@ -18,7 +18,7 @@ from ....runtime.ops.movement import Expand, Tile
 from ..algorithms.registry import Answer, Setting, Stored
 from ..codegen.moves import MOVING, coordinates_through, linear
 from ..recipe.operands import Ints, Tensor, merge
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from .flash import flash
 from .heads import AttentionTask, by_head
 from .mask_terms import MaskTerm, MaskTerms
@@ -53,7 +53,7 @@ class MaskedAttention(Whole):
         """All nodes."""
         return frozenset({self.attention, *self.before})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         op = self.attention.op
         assert isinstance(op, Attention)

@@ -14,7 +14,7 @@ from ....runtime.ops.attention import Attention
 from ....runtime.ops.movement import Transpose
 from ..algorithms.registry import Answer, Setting, Stored
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from .flash import flash
 from .heads import AttentionTask, Heads, by_head
 
@@ -44,7 +44,7 @@ class PlacesFirst(Whole):
         """All its nodes."""
         return frozenset({self.attention, *filter(None, (*self.before, self.behind))})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         op, inputs = self.attention.op, self.attention.inputs
         assert isinstance(op, Attention)

@@ -25,7 +25,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..gemm.atoms import HALVES
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 
 #: Supported head sizes.
@@ -60,7 +60,7 @@ class ReluLinear(Whole):
         images = (v for v in (self.x, self.y) if v.tensor.rank == 4)
         return dict.fromkeys(images, Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return relu_linear(self, y, operand(self.x))
 

@@ -21,7 +21,7 @@ from ..algorithms.registry import Answer, need_dtypes
 from ..codegen.copies import copied_unless_same
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Tensor, index_type
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from .heads import HeadSource, by_head, source_of_heads
@@ -67,7 +67,7 @@ class RotateAppend(Whole):
         """The updated caches, each with its previous value."""
         return updated((self.keys, self.values))
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return rotate_append(self, operand)
 

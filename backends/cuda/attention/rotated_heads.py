@@ -21,7 +21,7 @@ from ....runtime.plan.format import Format
 from ..algorithms.registry import Answer, need_dtypes
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor, ceil_div
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 
 #: Maximum elements per thread, threads per block of several groups, and warps per group.
@@ -84,7 +84,7 @@ class RotatedHeads(Whole):
         """All nodes."""
         return self.q.nodes | self.k.nodes
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return rotated_heads(self, operand)
 

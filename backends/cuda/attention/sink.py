@@ -21,7 +21,7 @@ from ....runtime.ops.reduce import ReduceLogSumExp
 from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer, Setting
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Stored
 from .flash_f16x3 import choose, on_halves
 from .flash_mma import FEWEST_KEYS, MAX_HEAD, on_tensor_cores
@@ -135,7 +135,7 @@ class SinkAttention(Whole):
         """All its nodes."""
         return frozenset({self.attention, *self.sink.nodes})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return sink_attention(self, operand, setting)
 

@@ -23,7 +23,7 @@ from ..gemm.strided_factors import Factor, Factors, common_factors, factor_of, s
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Tensor, broadcast_strides, ceil_div, merge
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Stored
 
 #: Maximum size of a query, and number of columns of a block.
@@ -84,7 +84,7 @@ class WeightedHeads(Whole):
         stored = LAUNCH + 2 * scores.size * scores.dtype.itemsize / MEMORY
         return 0 < size_k <= MAX_SIZE and size_v > 0 and again < stored
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return weighted_heads(self, y, operand, setting)
 

@@ -32,7 +32,7 @@ from .epilogue_operands import (
     BY_ROW,
     BY_SAMPLE,
     PLACED,
-    Operand,
+    EpilogueOperand,
     Places,
     RowLayout,
     is_per_channel,
@@ -382,7 +382,7 @@ def _epilogue(
     if isinstance(chain, str):
         return chain
     values = [f"value{i}" for i in range(len(results))] if len(results) > 1 else ["value"]
-    operands: list[Operand] = []
+    operands: list[EpilogueOperand] = []
     for value in chain.operands[len(results) :]:
         operand = operand_of(value, len(operands), y, sums, places)
         if isinstance(operand, str):

@@ -75,7 +75,7 @@ class Places:
 
 
 @record
-class Operand:
+class EpilogueOperand:
     """An operand of an epilogue.
 
     Attributes:
@@ -91,7 +91,9 @@ class Operand:
     rows: RowLayout = RowLayout()
 
 
-def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places) -> Operand | str:
+def operand_of(
+    value: Value, number: int, y: Tensor, sums: DType, places: Places
+) -> EpilogueOperand | str:
     """Return an operand that a kernel can read beside its results, or why it cannot.
 
     Args:
@@ -115,14 +117,14 @@ def operand_of(value: Value, number: int, y: Tensor, sums: DType, places: Places
     index = {BY_CHANNEL: "channel", BY_ROW: "row"}.get(kind, f"place{number}(i)")
     element = f"z{number}[{index}]"
     if is_mask:
-        return Operand(_numbers(value, sums), kind, f"float({element}) != 0", rows)
-    return Operand(tensor, kind, element, rows)
+        return EpilogueOperand(_numbers(value, sums), kind, f"float({element}) != 0", rows)
+    return EpilogueOperand(tensor, kind, element, rows)
 
 
 def _kind_of(
     operand: Tensor, y: Tensor, places: Places, *, is_mask: bool
 ) -> tuple[int, RowLayout] | str:
-    """Return how an operand is indexed, and its rows; see `Operand`."""
+    """Return how an operand is indexed, and its rows; see `EpilogueOperand`."""
     is_constant, plain = operand.data is not None, RowLayout()
     if is_constant and is_per_channel(operand.dims, y.dims, places.channels):
         return BY_CHANNEL, plain
@@ -187,7 +189,7 @@ def _converted(data: Array, dtype: DType) -> Array:
 
 
 def _place_by_sample(operand: Tensor, y: Tensor, places: Places) -> RowLayout | None:
-    """Return where a computed operand is that many rows of the result share; see `Operand`.
+    """Return where a computed operand is that many rows of the result share; see `EpilogueOperand`.
 
     Such as a vector of each of 32 samples, [32, 1, 1, 96], of which 49 rows of a result of [32, 7,
     7, 96] have one, or the pixels of channels-last images; or constants of one of several matrices.

@@ -26,7 +26,7 @@ from ..recipe.operands import (
     index_type,
     merge,
 )
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import chain_of, in_chains
 from .transforms import Transform, lines_of
@@ -75,7 +75,9 @@ class FilteredLines(Whole):
     def _source(self) -> Value:
         return (*self.casts, self.forward)[0].operands[0]
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return _launch(self, y, operand(self._source), operand, setting)
 
@@ -196,7 +198,7 @@ def _cut(graph: Graph, back: Node, free: Set[Node]) -> tuple[Node, ...]:
 
 
 def _launch(
-    found: FilteredLines, y: Tensor, x: Tensor, operand: Operand, setting: Setting
+    found: FilteredLines, y: Tensor, x: Tensor, operand: OperandOf, setting: Setting
 ) -> Launch | str:
     sizes = _sizes(found.forward)
     if sizes is None:

@@ -18,7 +18,7 @@ from ....runtime.ops.reduce import Reduce
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .chain_kernel import elementwise
 from .elementwise import MAX_CHAINED, NUMBERS, chain_of, one_by_one
@@ -53,7 +53,9 @@ class GatheredChain(Whole):
         """Whether its kernel takes parts of rows; see `Pattern`."""
         return True
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return gathered_chain(self, y, operand)
 
@@ -136,7 +138,7 @@ def combines_rows(node: Node) -> bool:
     return fits and 0 < rows.size <= MAX_SORTED and bool(updates.tensor.size) and dtype in NUMBERS
 
 
-def gathered_chain(found: GatheredChain, y: Tensor, operand: Operand) -> Recipe | str:
+def gathered_chain(found: GatheredChain, y: Tensor, operand: OperandOf) -> Recipe | str:
     """Return the launch, or why there is none."""
     chain = chain_of(found.chain)
     if isinstance(chain, str):
@@ -148,7 +150,7 @@ def gathered_chain(found: GatheredChain, y: Tensor, operand: Operand) -> Recipe 
     return elementwise(chain, y, read, gathered=walks)
 
 
-def walk_of_rows(node: Node, operand: Operand, rank: int) -> Walk:
+def walk_of_rows(node: Node, operand: OperandOf, rank: int) -> Walk:
     """Return where the slices that a Gather chooses are, by axis of what they are broadcast to."""
     x, indices = map(operand, node.operands)
     assert isinstance(node.op, Gather)

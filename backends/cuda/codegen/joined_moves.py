@@ -23,7 +23,7 @@ from ....runtime.ops.pool import AveragePool, GlobalAveragePool, MaxPool
 from ....runtime.ops.resize import Resize
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import C_TYPES
 from .chain_kernel import elementwise, refusal
@@ -94,7 +94,9 @@ class JoinedMoves(Whole):
         """All its nodes."""
         return frozenset({self.concat, *(node for part in self.parts for node in part.nodes)})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return joined_moves(self, y, operand)
 
@@ -202,7 +204,7 @@ def _operands(part: JoinedPart) -> tuple[Value, ...]:
     return tuple(operands_of(part.chain)) if part.chain else (part.value,)
 
 
-def joined_moves(found: JoinedMoves, y: Tensor, operand: Operand) -> Recipe | str:
+def joined_moves(found: JoinedMoves, y: Tensor, operand: OperandOf) -> Recipe | str:
     """Return the launch that computes all parts, each where it is in the result.
 
     Elements of other parts are zeros for the operands of each, and are not read, but for scalars.

@@ -29,7 +29,7 @@ from ....runtime.ops.shapes import normalize_axes, normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, order
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .coordinates import MAX_ENTRIES, Coordinates, Unsupported
 from .free_moves import ints_of, may_be_free
@@ -239,7 +239,9 @@ class Movement(Whole):
         """Return the formats that it requests; see `Pattern`."""
         return {} if self.is_plain else {self.x: self.format, self.y: self.result}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .chain_kernel import copied_through
 

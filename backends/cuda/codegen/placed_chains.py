@@ -15,7 +15,7 @@ from ....runtime.ops.gather import GatherElements, ScatterElements, ScatterND
 from ....runtime.ops.shapes import normalize_axis
 from ..recipe.launch import Launch, Recipe
 from ..recipe.operands import Given, Tensor, ceil_div, index_type
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import C_TYPES
 from .copies import copied_unless_same
@@ -113,7 +113,9 @@ class PlacedChain(Whole):
             value = node.operands[0]
         return value
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return placed_chain(self, operand)
 
@@ -231,7 +233,7 @@ def _has_line(indices: Value) -> bool:
     return indices.tensor.dtype in (int32, int64) and len(wide) <= 1
 
 
-def placed_chain(found: PlacedChain, operand: Operand) -> Recipe | str:
+def placed_chain(found: PlacedChain, operand: OperandOf) -> Recipe | str:
     """Return the launches, or why there are none."""
     stored, inside = found.stored, {node.output for node in found.chain}
     made = [value for value in dict.fromkeys(stored.values()) if value in inside]
@@ -282,7 +284,7 @@ def placed_chain(found: PlacedChain, operand: Operand) -> Recipe | str:
     return (*(copied_unless_same(y, x) for y, x in pairs), launch)
 
 
-def _read(found: PlacedChain, value: Value, operand: Operand) -> tuple[Tensor, Place]:
+def _read(found: PlacedChain, value: Value, operand: OperandOf) -> tuple[Tensor, Place]:
     """Return the tensor that a value is read from, and the places there."""
     for node in found.gathers:
         if node.output is value:
@@ -291,7 +293,7 @@ def _read(found: PlacedChain, value: Value, operand: Operand) -> tuple[Tensor, P
     return operand(value), Place(int(value.tensor.size > 1))
 
 
-def _written(found: PlacedChain, result: Value, operand: Operand) -> tuple[Tensor, Place]:
+def _written(found: PlacedChain, result: Value, operand: OperandOf) -> tuple[Tensor, Place]:
     """Return the tensor of a result, and the places there."""
     y = operand(result)
     for node in found.updates:

@@ -23,7 +23,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor, merge, strides
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 
@@ -92,7 +92,9 @@ class Recurrence(Whole):
     parts: tuple[Part, ...]
     states: tuple[State, ...]
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .recurrence_kernel import recurrence
 

@@ -14,7 +14,7 @@ from ....runtime.ops.movement import Slice
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Grouping, Operand, Whole
+from ..recipe.pattern import Grouping, OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains, one_by_one
 from .folds import FOLDS, folded_axes, keeps_axes, keeps_order
@@ -89,7 +89,9 @@ class ChainReduction(Whole):
         """Whether it accepts any format; see `Pattern`."""
         return self.keeps_order
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .reduction_kernel import chain_reduction
 

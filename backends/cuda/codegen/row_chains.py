@@ -21,7 +21,7 @@ from ....runtime.plan.format import Format
 from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .folds import FOLDS, folded_axes
@@ -111,7 +111,9 @@ class RowChain(MovedChain):
         """Return the formats that it requests; see `Pattern`."""
         return {each.x: each.format for each in self.moves if not each.is_plain}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .row_kernel import row_chain
 

@@ -12,7 +12,7 @@ from ....runtime.plan.format import Format
 from ....runtime.plan.partition import results_of
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.setting import Setting, Stored
 from .elementwise import in_chains
 from .moves import Movement
@@ -53,7 +53,9 @@ class ScanChain(MovedChain):
         """Return the formats that it requests; see `Pattern`."""
         return {each.x: each.format for each in self.moves}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .scan_kernel import scan_chain
 

@@ -27,7 +27,7 @@ from ..recipe.operands import (
     index_type,
     merge,
 )
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.source import C_TYPES, arithmetic
 from .chain_kernel import inner_strides, vector_of, walk_of
 from .elementwise import ElementwiseChain, chain_of
@@ -48,7 +48,7 @@ OF_WARP, FEW_BLOCKS = 64, 1 << 10
 _FOLDS = {"add": ReduceSum, "mul": ReduceProd, "max": ReduceMax, "min": ReduceMin}
 
 
-def segment_reduction(found: SegmentReduction, y: Tensor, operand: Operand) -> Launch | str:
+def segment_reduction(found: SegmentReduction, y: Tensor, operand: OperandOf) -> Launch | str:
     """Return the launch, or why there is none."""
     totals = [node.output for node in found.folds]
     totals = totals if found.view is None else [found.view.output]
@@ -167,7 +167,7 @@ def _nodes_before(value: Value, nodes: Sequence[Node]) -> list[Node]:
 
 
 def _reads(
-    found: SegmentReduction, rows: _RowChains, operand: Operand
+    found: SegmentReduction, rows: _RowChains, operand: OperandOf
 ) -> tuple[list[Value], list[Tensor], list[Walk]] | str:
     """Return what rows are computed of, and where that is by row and by axis of the result."""
     rank = len(found.folds[0].output.tensor.dims)
@@ -222,7 +222,7 @@ def _is_neutral(fold: Node) -> bool:
     return add and data is not None and not data.any()
 
 
-def _sorted(found: SegmentReduction, operand: Operand) -> Tensor | Packed:
+def _sorted(found: SegmentReduction, operand: OperandOf) -> Tensor | Packed:
     """Return the sorted indices."""
     if not found.indices.is_constant:
         return operand(found.indices)

@@ -22,7 +22,7 @@ from ....runtime.ops.shape import Reshape, Unsqueeze
 from ....runtime.plan.format import Format
 from ..recipe.launch import Recipe
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .elementwise import CHEAP, MAX_CHAINED, MAX_REPEATED, compute_type, in_chains, one_by_one
 from .gathered import ChainBefore, chooses, combines_rows
@@ -94,7 +94,9 @@ class SegmentReduction(Whole):
         """Return the formats that it requests; see `Pattern`."""
         return {} if self.indices.is_constant else {self.indices: Format.SORTED}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         from .segment_kernel import segment_reduction
 

@@ -24,7 +24,7 @@ from ..recipe.operands import (
     merge,
     order,
 )
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .chain_kernel import THREADS, factors_of, vector_of, walk_of
 from .elementwise import MAX_CHAINED, chain_of, compute_type, in_chains
@@ -67,7 +67,9 @@ class SharedChain(Whole):
         operands = operands_of(self.chain)
         return all(value.tensor.rank == rank or value.tensor.size == 1 for value in operands)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return shared_chain(self, operand)
 
@@ -128,7 +130,7 @@ def _fits(graph: Graph, nodes: Set[Node]) -> bool:
     return len(dims) == 1 and read <= MAX_OPERANDS[few] and written <= MAX_RESULTS[few]
 
 
-def shared_chain(found: SharedChain, operand: Operand) -> Launch | str:
+def shared_chain(found: SharedChain, operand: OperandOf) -> Launch | str:
     """Return the launch, or why there is none."""
     chain = chain_of(found.chain, handed=found.results)
     if isinstance(chain, str):

@@ -27,7 +27,7 @@ from ..gemm.convolution import problem_of
 from ..gemm.schedules import multistage
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import DECIDED, Stored
 
 #: Nodes between a convolution and the mean, at most: a sum, an activation and a Cast, or those that
@@ -64,7 +64,7 @@ class AveragedConv(Whole):
         along = read_along(self.epilogue, self.before.tensor.dims)
         return dict.fromkeys((self.conv.operands[0], *along), Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return averaged_conv(self, y, operand, setting)
 

@@ -34,7 +34,7 @@ from ..gemm.schedules.multistage import SplitK
 from ..gemm.tile import MAX_CLUSTER, clusters_of, inbox
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, TensorMap, ceil_div
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Stored
 from ..recipe.targets import Target
 from .inverted_residual import ConvLayer
@@ -114,7 +114,7 @@ class BackToBack(Whole):
             images += [*read_along(layer.epilogue, layer.y.tensor.dims), layer.y]
         return dict.fromkeys(images, Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return back_to_back(self, y, operand, setting, stored)
 
@@ -292,7 +292,7 @@ def quickest(sizes: Sizes, target: Target) -> tuple[float, Form | None]:
 
 
 def back_to_back(
-    found: BackToBack, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+    found: BackToBack, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
 ) -> Answer:
     """Return the launch of two convolutions, or why each has its own.
 
@@ -339,7 +339,7 @@ def back_to_back(
 
 
 def _problem(
-    layer: ConvLayer, x: Tensor, y: Tensor, operand: Operand, setting: Setting
+    layer: ConvLayer, x: Tensor, y: Tensor, operand: OperandOf, setting: Setting
 ) -> ConvProblem | str:
     own = setting.for_node(layer.conv)
     if own.asked:

@@ -23,7 +23,7 @@ from ..codegen.chain_kernel import table_of
 from ..codegen.moves import movement
 from ..recipe.launch import each
 from ..recipe.operands import Tensor, index_type
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 
@@ -57,7 +57,7 @@ class Correlation(Whole):
         """Return the formats of the images and the result; see `Pattern`."""
         return dict.fromkeys((self.a, self.b, self.y), Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return correlation(self, y, operand(self.a), operand(self.b))
 

@@ -36,7 +36,7 @@ from ..gemm.tile import clusters_of
 from ..gemm.totals import leaves_totals, with_totals
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Stored
 from ..recipe.source import C_TYPES
 from ..recipe.targets import Target
@@ -108,7 +108,7 @@ class Excited(Whole):
             images += [self.image, self.scale.output]
         return dict.fromkeys(images, Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return excite(self, y, operand, setting)
 
@@ -338,7 +338,7 @@ class Task:
     sizes: Sizes
 
 
-def _task(found: Excited, y: Tensor, operand: Operand, setting: Setting) -> Task | str:
+def _task(found: Excited, y: Tensor, operand: OperandOf, setting: Setting) -> Task | str:
     """Return what is computed, or why no kernel does so; see `excite`."""
     made = [_layer(nodes, operand, setting) for nodes in (found.first, found.second)]
     refused = next((each for each in made if isinstance(each, str)), "")
@@ -371,7 +371,7 @@ def _task(found: Excited, y: Tensor, operand: Operand, setting: Setting) -> Task
     return Task(first, second, averaged, x, sizes)
 
 
-def excite(found: Excited, y: Tensor, operand: Operand, setting: Setting) -> Answer:
+def excite(found: Excited, y: Tensor, operand: OperandOf, setting: Setting) -> Answer:
     """Return the launches, or why products and multiplication are kernels of their own.
 
     Args:
@@ -463,7 +463,7 @@ def _multiplication(found: Excited, dtype: DType) -> tuple[str, str]:
     return f"{chain.code}\n{head} {{ return multiplied({order}); }}", chain.title
 
 
-def _layer(nodes: tuple[Node, ...], operand: Operand, setting: Setting) -> Layer | str:
+def _layer(nodes: tuple[Node, ...], operand: OperandOf, setting: Setting) -> Layer | str:
     """Return a product of rows with its epilogue, or why there is none."""
     product, *behind = nodes
     own = setting.for_node(product)

@@ -16,7 +16,7 @@ from ..codegen.elementwise import NUMBERS
 from ..codegen.moves import Movement, chain_to, movement, moves
 from ..recipe.launch import Launch, each
 from ..recipe.operands import Ints, Tensor, index_type, merge, three
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 
@@ -45,7 +45,9 @@ class FoldedBlocks(Whole):
         """Return the format of its result; see `Pattern`."""
         return {self.fold.output: Format.CHANNELS_LAST}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Launch | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Launch | str:
         """Return its recipe; see `Pattern`."""
         op, block = self.fold.op, self.fold.operands[2]
         assert isinstance(op, Col2Im)

@@ -24,7 +24,7 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import no_epilogue
 from ..gemm.convolution import ConvProblem
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Stored
 
 
@@ -76,7 +76,7 @@ class ImageFilters(Whole):
         found = {self.x: given, self.y: result}
         return found | ({self.w: Format.CHANNELS_LAST} if self.is_placed else {})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return image_filters(self, operand, setting)
 

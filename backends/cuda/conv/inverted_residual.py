@@ -33,7 +33,7 @@ from ..gemm.f16x3 import filter_refusal
 from ..gemm.first_layer import CHANNELS
 from ..recipe.launch import Launch
 from ..recipe.operands import Packed, Tensor, by_axis, ceil_div, sizes
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Stored
 from . import expanded_depthwise, residual_patches
 from .pack_residual import pack_weights
@@ -147,7 +147,7 @@ class InvertedResidual(Whole):
         """Return the formats that it requests; see `Pattern`."""
         return dict.fromkeys(self.images, Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return inverted_residual(self, y, operand, setting)
 

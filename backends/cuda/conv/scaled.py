@@ -28,7 +28,7 @@ from ..gemm.schedules import multistage
 from ..gemm.tile import LAUNCH, MEMORY
 from ..recipe.launch import launches_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import DECIDED, Stored
 from ..recipe.targets import H200
 from .back_to_back import Sizes, back_to_back_at
@@ -77,7 +77,7 @@ class ScaledConv(Whole):
         along = read_along(self.epilogue, self.result.tensor.dims)
         return dict.fromkeys((self.image, *along, self.result), Format.CHANNELS_LAST)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return scaled_conv(self, y, operand, setting)
 

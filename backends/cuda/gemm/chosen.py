@@ -23,7 +23,7 @@ from ....runtime.ops.shape import RESHAPES
 from ..codegen.epilogue import no_epilogue
 from ..recipe.launch import Launch, Recipe, sharing
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .atoms import HALVES, atom_of
 from .experts import ALIGNED, MAX_TILES, SEVERAL, TILES
@@ -79,7 +79,9 @@ class ChosenMatrices(Whole):
         """Whether the matrices are [n, k] as they are stored."""
         return self.is_left == (self.transpose is None)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe; see `Pattern`."""
         return chosen_matrices(self, y, operand, setting)
 
@@ -142,7 +144,7 @@ def _repeated(graph: Graph, x: Value, free: Set[Node]) -> tuple[tuple[Node, ...]
 
 
 def chosen_matrices(
-    found: ChosenMatrices, y: Tensor, operand: Operand, setting: Setting
+    found: ChosenMatrices, y: Tensor, operand: OperandOf, setting: Setting
 ) -> Recipe | str:
     """Return the launches of a product with chosen matrices, or why its nodes stay apart.
 

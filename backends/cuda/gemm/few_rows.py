@@ -19,7 +19,7 @@ from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Meeting, Tail
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Stored
 from .between import Measured
 from .fused_products import (
@@ -44,7 +44,7 @@ MAX_NORMALIZED = 1 << 15
 class FewRows(Products, Whole):
     """Products with a common input, fused with the nodes around them."""
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return few_rows(self, y, operand, setting)
 
@@ -101,7 +101,7 @@ def few_rows_at(
 def few_rows(
     found: Products,
     y: Tensor,
-    operand: Operand,
+    operand: OperandOf,
     setting: Setting,
     *,
     measured: Measured | None = None,
@@ -134,7 +134,7 @@ def few_rows(
     return multiply_rows(layers, epilogue, setting.target, norm, left)
 
 
-def _row_norm(norm: Node, operand: Operand, measured: Measured | None) -> RowNorm:
+def _row_norm(norm: Node, operand: OperandOf, measured: Measured | None) -> RowNorm:
     """Return a normalization of rows as kernels take it."""
     _, scale, *shift = (operand(value) for value in norm.operands)
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)

@@ -20,7 +20,7 @@ from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Meeting, Tail, epilogue_of, no_epilogue, pitches_in
 from ..codegen.stages import head_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from .linear import TILED, linear_of
 from .multiplication import multiplication
 from .packed import PackedLinear, packed_linear
@@ -70,7 +70,7 @@ class Products:
         norm = () if self.norm is None else (self.norm,)
         yield from (setting.for_node(node) for node in (*self.products, *norm))
 
-    def epilogue_to(self, y: Tensor, operand: Operand) -> Epilogue | str:
+    def epilogue_to(self, y: Tensor, operand: OperandOf) -> Epilogue | str:
         """Return the epilogue whose last result is `y`, or why there is none.
 
         Args:
@@ -83,7 +83,7 @@ class Products:
             self.epilogues[key] = epilogue_of(self.epilogue, y, *results, operand=operand)
         return self.epilogues[key]
 
-    def reading(self, operand: Operand) -> Operand:
+    def reading(self, operand: OperandOf) -> OperandOf:
         """Return operands of the products, which read rows that are not normalized yet."""
         norm = self.norm
 
@@ -221,7 +221,7 @@ def in_turn(
 def layers_of(
     found: Products,
     y: Tensor,
-    operand: Operand,
+    operand: OperandOf,
     setting: Setting,
     epilogue: Epilogue,
     algorithm: str,
@@ -254,7 +254,7 @@ def layers_of(
 
 
 def packed_layers_of(
-    found: Products, y: Tensor, operand: Operand, setting: Setting
+    found: Products, y: Tensor, operand: OperandOf, setting: Setting
 ) -> tuple[PackedLinear, ...] | str:
     """Return the matrices of products with weights of a few bits, or why there are none.
 

@@ -18,7 +18,7 @@ from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue, Meeting, no_epilogue
 from ..codegen.epilogue_operands import ALONG
 from ..recipe.operands import Packed, Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Stored
 from . import f16
 from .atoms import HALVES
@@ -36,7 +36,7 @@ from .schedules.swap_ab import SwapAb
 class GatedProducts(Products, Whole):
     """Two products with a common input, and what combines them."""
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return gated_products(self, y, operand, setting)
 
@@ -67,7 +67,7 @@ def gated_products_at(
     return pair and GatedProducts(pair.products, pair.epilogue)
 
 
-def gated_products(found: Products, y: Tensor, operand: Operand, setting: Setting) -> Answer:
+def gated_products(found: Products, y: Tensor, operand: OperandOf, setting: Setting) -> Answer:
     """Return the launch of both products, or why they are computed separately.
 
     Args:
@@ -103,7 +103,7 @@ def gated_products(found: Products, y: Tensor, operand: Operand, setting: Settin
 
 
 def gemm_of_pair(
-    found: Products, y: Tensor, operand: Operand, setting: Setting, epilogue: Epilogue
+    found: Products, y: Tensor, operand: OperandOf, setting: Setting, epilogue: Epilogue
 ) -> GemmArguments | str:
     """Return two products as one with the columns of both in turns, or why there is none.
 

@@ -21,7 +21,7 @@ from ....runtime.ops.packed import MatMulNBits
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Meeting, Tail
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .atoms import HALVES
 from .between import Measured
@@ -58,7 +58,7 @@ class MeasuredProducts(Whole):
         """All its nodes."""
         return self.found.nodes
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return measured_products(self.found, y, operand, setting)
 
@@ -115,7 +115,7 @@ def _divides(product: Node) -> bool:
     return prod(product.operands[0].tensor.dims[:-1]) > 1 and not scales_rows(product.op)
 
 
-def measured_products(found: InTurn, y: Tensor, operand: Operand, setting: Setting) -> Answer:
+def measured_products(found: InTurn, y: Tensor, operand: OperandOf, setting: Setting) -> Answer:
     """Return the launches, or why the rows are normalized by a kernel.
 
     The workspace has the squares, the rows times their factors, and the rows as they are if nothing

@@ -9,7 +9,7 @@ from ..algorithms.registry import Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.launch import Launch
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.setting import DECIDED
 from . import f16
 from .between import Between, Measured
@@ -27,7 +27,7 @@ SLOWER = "estimated to be slower than products that exchange nothing"
 def some_rows(
     found: Products,
     y: Tensor,
-    operand: Operand,
+    operand: OperandOf,
     setting: Setting,
     *,
     measured: Measured | None = None,
@@ -62,7 +62,7 @@ def some_rows(
 
 
 def _gemm_of(
-    found: Products, y: Tensor, operand: Operand, setting: Setting, epilogue: Epilogue
+    found: Products, y: Tensor, operand: OperandOf, setting: Setting, epilogue: Epilogue
 ) -> GemmArguments | str:
     """Return one or two products as one, or why there is none."""
     if len(found.products) > 1:

@@ -22,7 +22,7 @@ from ..algorithms.registry import Answer, RecipeContext, Setting
 from ..algorithms.selection import SELECTORS
 from ..codegen.epilogue import Epilogue, Tail
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand, Pattern, Rest, Whole
+from ..recipe.pattern import OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import DECIDED, PLAIN, Stored
 from ..recipe.targets import Target
 from . import f16, in_halves
@@ -81,7 +81,7 @@ class NormalizedProduct(Whole):
         rows = self.found.front.products[0].operands[0]
         return {rows: Format.HALVES} if self._is_wide and setting.cuts(rows) else {}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         if self._is_wide:
             from .normalized_halves import normalized_halves  # with the kernels of float32
@@ -156,7 +156,7 @@ class _Layer:
 def normalized_product(
     found: InTurn,
     y: Tensor,
-    operand: Operand,
+    operand: OperandOf,
     setting: Setting,
     rotated: RotatedProduct | None = None,
 ) -> Answer:
@@ -185,7 +185,7 @@ def normalized_product(
     return _launches(first, second, norm, setting.target, stores_rows=found.stores_rows)
 
 
-def _turned(rotated: RotatedProduct, layer: _Layer, operand: Operand) -> _Layer | str:
+def _turned(rotated: RotatedProduct, layer: _Layer, operand: OperandOf) -> _Layer | str:
     """Return a product whose first columns are rotated, or why no kernel rotates them."""
     y, turned = operand(rotated.rotation.output), turned_of(rotated, operand)
     if isinstance(turned, str):
@@ -196,9 +196,9 @@ def _turned(rotated: RotatedProduct, layer: _Layer, operand: Operand) -> _Layer 
 def both_layers(
     found: InTurn,
     y: Tensor,
-    operand: Operand,
+    operand: OperandOf,
     setting: Setting,
-    layer: Callable[[Products, Tensor, Operand, Setting], L | str],
+    layer: Callable[[Products, Tensor, OperandOf, Setting], L | str],
 ) -> tuple[L, L] | str:
     """Return both products, the one behind of rows as they are, or why there are none.
 
@@ -222,7 +222,7 @@ def both_layers(
 
 
 def task_of(
-    found: Products, y: Tensor, operand: Operand, setting: Setting, stored: Stored = PLAIN
+    found: Products, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored = PLAIN
 ) -> tuple[Multiplication, Linear] | str:
     """Return a product with its epilogue, and its matrices, unless another algorithm is wanted."""
     (product,) = found.products
@@ -248,7 +248,7 @@ def task_of(
     return task, layer
 
 
-def _layer(found: Products, y: Tensor, operand: Operand, setting: Setting) -> _Layer | str:
+def _layer(found: Products, y: Tensor, operand: OperandOf, setting: Setting) -> _Layer | str:
     """Return a product and its epilogue, if tensor cores would compute it."""
     matrices, (product,) = task_of(found, y, operand, setting), found.products
     selector = SELECTORS.get(type(product.op))
@@ -263,7 +263,7 @@ def _layer(found: Products, y: Tensor, operand: Operand, setting: Setting) -> _L
     return _Layer(gemm, layer.form, layer.b, end, microseconds)
 
 
-def _norm_of(found: InTurn, behind: _Layer, operand: Operand) -> RowsNorm | str:
+def _norm_of(found: InTurn, behind: _Layer, operand: OperandOf) -> RowsNorm | str:
     """Return the normalization as the kernel of the product behind it takes it."""
     constants = (behind.b, *(operand(value) for value in found.norm.operands[1:]))
     if not all(each.data is not None and is_finite(each.data) for each in constants):
@@ -274,7 +274,7 @@ def _norm_of(found: InTurn, behind: _Layer, operand: Operand) -> RowsNorm | str:
     return norm_of(found, operand, weights, columns)
 
 
-def norm_of(found: InTurn, operand: Operand, weights: Packed, columns: Packed) -> RowsNorm:
+def norm_of(found: InTurn, operand: OperandOf, weights: Packed, columns: Packed) -> RowsNorm:
     """Return the normalization, with the weights of the product behind it; see `RowsNorm`."""
     norm = found.norm
     assert isinstance(norm.op, LayerNormalization | RMSNormalization)

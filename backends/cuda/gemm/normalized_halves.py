@@ -15,7 +15,7 @@ from ....runtime.plan.format import HALVES_BLOCK, Format
 from ..algorithms.registry import Answer, Setting
 from ..codegen.epilogue import Epilogue
 from ..recipe.operands import Packed, Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.setting import Stored
 from ..recipe.targets import Target
 from . import in_halves
@@ -56,7 +56,7 @@ class _Layer:
 
 
 def normalized_halves(
-    found: InTurn, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+    found: InTurn, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
 ) -> Answer:
     """Return the launches of both products, or why the normalization is a kernel of its own.
 
@@ -76,7 +76,7 @@ def normalized_halves(
         found.behind: stored,
     }
 
-    def layer(each: Products, y: Tensor, operand: Operand, setting: Setting) -> _Layer | str:
+    def layer(each: Products, y: Tensor, operand: OperandOf, setting: Setting) -> _Layer | str:
         return _layer(each, y, operand, setting, ways[each])
 
     layers = both_layers(found, y, operand, setting, layer)
@@ -97,7 +97,7 @@ def normalized_halves(
 
 
 def _layer(
-    found: Products, y: Tensor, operand: Operand, setting: Setting, stored: Stored
+    found: Products, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
 ) -> _Layer | str:
     """Return a product and its epilogue, if it may read rows in halves."""
     matrices = task_of(found, y, operand, setting, stored)
@@ -115,7 +115,7 @@ def _layer(
     return _Layer(in_halves.arguments_of(layer), layer, task.epilogue, ways[0], alone)
 
 
-def _norm_of(found: InTurn, behind: Linear, operand: Operand) -> RowsNorm | str:
+def _norm_of(found: InTurn, behind: Linear, operand: OperandOf) -> RowsNorm | str:
     """Return the normalization as the kernel of the product behind it takes it."""
     constants, form = [operand(value) for value in found.norm.operands[1:]], behind.form
     if not all(each.data is not None and is_finite(each.data) for each in constants):

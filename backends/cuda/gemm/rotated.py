@@ -18,7 +18,7 @@ from ....runtime.ops.matmul import Gemm, MatMul
 from ..algorithms.registry import Answer, Setting, need_dtypes
 from ..codegen.epilogue import Epilogue, Tail, no_epilogue
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import DECIDED, Stored
 from . import f16
 from .atoms import HALVES
@@ -57,7 +57,7 @@ class RotatedProduct(Whole):
         assert isinstance(op, RotaryEmbedding)
         return self.rotation.output.tensor.dims[-1] // (op.num_heads or 1)
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return rotated_product(self, operand, setting)
 
@@ -119,7 +119,7 @@ def _fits(whole: RotatedProduct, rows: Value, turned: Value) -> bool:
     return bool(even and fills and half > 0) and end == rows.tensor.dims[2]
 
 
-def turned_of(whole: RotatedProduct, operand: Operand) -> Turned | str:
+def turned_of(whole: RotatedProduct, operand: OperandOf) -> Turned | str:
     """Return what the kernel of a product does for its rotation, or why no kernel does.
 
     Args:
@@ -159,7 +159,7 @@ def time_apart(y: Tensor) -> float:
     return LAUNCH + 2 * y.size * y.dtype.itemsize / MEMORY
 
 
-def rotated_product(whole: RotatedProduct, operand: Operand, setting: Setting) -> Answer:
+def rotated_product(whole: RotatedProduct, operand: OperandOf, setting: Setting) -> Answer:
     """Return the launch, or why there is none.
 
     Args:

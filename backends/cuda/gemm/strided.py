@@ -28,7 +28,7 @@ from ..codegen.elementwise import in_chains
 from ..codegen.epilogue import Tail, epilogue_of, rounding_to
 from ..codegen.moves import movement
 from ..recipe.operands import Ints, Packed, Tensor, ceil_div, merge
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Stored
 from .atoms import HALVES
 from .multiplication import Multiplication, multiplication
@@ -136,7 +136,7 @@ class StridedProduct(Whole):
         read = {each.x: each.format for each in self.factors if not each.x.is_constant}
         return read | {moved.value: moved.format}
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return strided_product(self, y, operand, setting)
 

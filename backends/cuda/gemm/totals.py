@@ -18,7 +18,7 @@ from ..algorithms.registry import RecipeContext, Setting, kernel_of
 from ..codegen.epilogue import epilogue_of
 from ..recipe.launch import Launch
 from ..recipe.operands import Scratch, Tensor, ceil_div
-from ..recipe.pattern import Operand
+from ..recipe.pattern import OperandOf
 from ..recipe.setting import DECIDED
 from .atoms import HALVES
 from .schedules.multistage import SplitK
@@ -48,7 +48,7 @@ class Totals:
 
 
 def with_totals(
-    nodes: tuple[Node, ...], operand: Operand, setting: Setting, *, stores: bool
+    nodes: tuple[Node, ...], operand: OperandOf, setting: Setting, *, stores: bool
 ) -> Totals | str:
     """Return a convolution of one image that stores its results and totals, or why there is none.
 

@@ -24,7 +24,7 @@ from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .norm_rows import RowPlaces, RowStatistic, ScaleShift, normalize_rows
 
@@ -56,7 +56,7 @@ class GatheredRows(Whole):
         """All its nodes."""
         return frozenset({self.gather, *self.views, self.norm, *self.epilogue})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return gathered_rows(self, y, operand, setting)
 

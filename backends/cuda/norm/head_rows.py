@@ -18,7 +18,7 @@ from ....runtime.ops.shape import Reshape
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .norm_rows import RowStatistic, ScaleShift, normalize_rows
 from .unit_rows import UnitRows, unit_rows_at
@@ -54,7 +54,7 @@ class HeadRows(Whole):
         """The rows of heads."""
         return self.cut.operands[0]
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return head_rows(self, y, operand)
 

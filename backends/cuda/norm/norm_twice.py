@@ -20,7 +20,7 @@ from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..codegen.stages import ViewedRows, head_of, viewed_rows
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from .norm_rows import NormAgain, RowStatistic, ScaleShift, normalize_rows
 
@@ -51,7 +51,7 @@ class NormalizedTwice(Whole):
         inner = (*self.tail, *self.rows.views)
         return frozenset((self.first, *inner, self.second, *filter(None, (self.cast,))))
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return normalized_twice(self, y, operand, setting)
 

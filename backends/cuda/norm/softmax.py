@@ -19,7 +19,7 @@ from ....runtime.ops.shapes import normalize_axis
 from ..algorithms.registry import Answer
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Scratch, Tensor, ceil_div, index_type, order
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 from ..recipe.source import arithmetic
 from ..recipe.targets import Target
@@ -66,7 +66,7 @@ class CastSoftmax(Whole):
         """Whether it accepts any format; see `Pattern`."""
         return True
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         op = self.softmax.op
         assert isinstance(op, Softmax | LogSoftmax)

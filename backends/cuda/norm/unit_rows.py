@@ -20,7 +20,7 @@ from ....runtime.ops.reduce import Reduce, ReduceL2, ReduceMean, ReduceSum
 from ..algorithms.registry import Answer
 from ..codegen.epilogue import Tail, epilogue_of
 from ..recipe.operands import Tensor
-from ..recipe.pattern import Grouping, Operand, Pattern, Rest, Whole
+from ..recipe.pattern import Grouping, OperandOf, Pattern, Rest, Whole
 from ..recipe.setting import Setting, Stored
 from .norm_rows import RowStatistic, normalize_rows
 
@@ -52,7 +52,7 @@ class UnitRows(Whole):
         """All its nodes."""
         return frozenset({*self.before, *self.epilogue})
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return unit_rows(self, y, operand)
 

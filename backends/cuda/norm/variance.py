@@ -15,7 +15,7 @@ from ..codegen.fold_kernel import fold
 from ..codegen.folds import VARIANCE
 from ..codegen.row_chains import rows_of
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Setting, Stored
 
 #: Minimum number of elements of a row. Of shorter ones, and of those that registers keep, the
@@ -37,7 +37,7 @@ class Variance(Whole):
     x: Value
     axes: Ints
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         return variance(self, y, operand)
 

@@ -19,7 +19,7 @@ from ..codegen.moves import movement
 from ..gemm.strided import moved_behind
 from ..gemm.strided_factors import factor_of, single_stride
 from ..recipe.operands import Ints, Tensor
-from ..recipe.pattern import Operand, Whole
+from ..recipe.pattern import OperandOf, Whole
 from ..recipe.setting import Stored
 from .recurrent import launches, operands_of
 from .recurrent_layer import Layer
@@ -50,7 +50,7 @@ class MovedLayer(Whole):
         """All its nodes."""
         return frozenset((self.layer, *self.before, *self.behind))
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Answer:
+    def recipe(self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored) -> Answer:
         """Return its recipe; see `Pattern`."""
         op = self.layer.op
         inputs = [None if v is None else operand(v) for v in self.layer.inputs]

@@ -18,7 +18,7 @@ from .operands import Tensor
 from .setting import Setting, Stored
 
 #: Returns the operand that a value is.
-Operand = Callable[[Value], Tensor]
+OperandOf = Callable[[Value], Tensor]
 
 
 class Grouping(Enum):
@@ -72,7 +72,9 @@ class Pattern(Protocol):
         """Return the formats that it requests, unless contiguous."""
         ...
 
-    def recipe(self, y: Tensor, operand: Operand, setting: Setting, stored: Stored) -> Recipe | str:
+    def recipe(
+        self, y: Tensor, operand: OperandOf, setting: Setting, stored: Stored
+    ) -> Recipe | str:
         """Return its recipe, or why there is none.
 
         Args:
