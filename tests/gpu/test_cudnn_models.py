@@ -52,7 +52,7 @@ def test_resnet50_runs_its_convolutions_fused_on_cudnn() -> None:
     with model:
         rows = [row for row in model.placement() if row.backend == "cudnn"]
         operators = [row.operators for row in rows]
-        assert operators.count("Conv + Sum + Relu") == 15
+        assert operators.count("Conv + Add + Relu") == 15
         assert operators.count("Conv + Relu") == 34
         assert operators.count("Conv") == 3
         assert all("bias" in row.kernel and "then" not in row.kernel for row in rows)
