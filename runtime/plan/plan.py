@@ -39,7 +39,7 @@ from .layout import LayOut, lay_out
 from .result_memory import ResultMemory
 from .rows import Layout, Row, Slot, lives_of
 from .streams import assign, is_capturable, segments, side_by_side
-from .transfers import Download, Screen, Upload, set_apart
+from .transfers import MIN_UPLOAD, Download, Screen, Upload, set_apart
 from .weights import WeightStore
 
 
@@ -189,6 +189,11 @@ class Plan:
         for slot in layout.inputs.values():  # inputs are preserved, so that rows can be run again
             if slot.device is HOST and slot in lives and self.device is not HOST:
                 lives[slot] = (lives[slot][0], len(self.rows))
+        given = set(layout.inputs.values())
+        for row in self.rows:  # so that small inputs may come at any time, before any row has run
+            slot = row.outputs[0] if row.kind == "copy" and row.inputs[0] in given else None
+            if slot is not None and slot.nbytes < MIN_UPLOAD:
+                lives[slot.root] = (0, lives[slot.root][1])
         by_device: dict[Device, list[Slot]] = {HOST: []} if self.constants else {}
         for slot in layout.slots:
             if slot.alias is None and slot not in self._lent and slot not in self._given:

@@ -20,7 +20,7 @@ from tercet.runtime.ops.elementwise import Add, Relu, Sigmoid
 from tercet.runtime.ops.shape import Reshape
 from tercet.runtime.options import Options
 from tercet.runtime.plan.backend import View
-from tercet.runtime.plan.host import HostBuffer
+from tercet.runtime.plan.host import HOST, HostBuffer
 from tercet.runtime.plan.result_memory import MAX_PINNED
 from tercet.runtime.plan.transfers import MIN_DOWNLOAD, MIN_UPLOAD
 from tercet.runtime.session.model import Model
@@ -72,6 +72,25 @@ def address(array: Array) -> int:
 
 def is_pinned(device: LazyDevice, array: Array) -> bool:
     return device.exchange.is_pinned(array)
+
+
+def test_a_small_input_has_memory_from_the_start() -> None:
+    """So it may come before any row has run, even if it is read late."""
+    graph = Graph("late")
+    x, late = (graph.add_input(name, TensorType(float32, (16,))) for name in ("x", "late"))
+    twice = graph.insert(Add(), [x, x]).output
+    y = graph.insert(Relu(), [graph.insert(Add(), [twice, x]).output]).output
+    graph.set_outputs({"y": graph.insert(Add(), [y, late]).output})
+    infer(graph)
+    with model_of(LazyDevice(), graph) as model:
+        (plan,) = model.prepare().plans
+        rows = [row for row in plan.rows if row.outputs[0].device is not HOST]
+        copied = next(row.outputs[0].block for row in rows if row.inputs[0].value.name == "late")
+        others = [row.outputs[0].block for row in rows if row.outputs[0].block is not copied]
+        assert copied is not None
+        before = [block for block in others if block is not None and block.first < copied.last]
+        assert len(before) >= 2
+        assert all(block.offset != copied.offset for block in before)
 
 
 def test_an_input_and_a_view_of_it_are_copied_once() -> None:
