@@ -108,6 +108,9 @@ def test_the_first_token_that_differs_is_named() -> None:
     assert "sequence 0: token 2 " in tool._difference(of(1, 2, 3), of(1, 2))
 
 
+# The time may be up between the opening of a file and the block that closes it.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_what_is_there_when_the_time_is_up_is_shown(tercet: Tercet) -> None:
     done = tercet("generate", LLAMA, "-p", "the quick", "--timeout", 0.0001)
     assert done.code == 7
