@@ -99,6 +99,17 @@ def test_integers_in_masks_are_added_to_scores(kind: str) -> None:
     assert all(row.backend.startswith("cuda") for row in planned)
 
 
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+def test_integers_of_a_few_bits_are_no_mask(kind: str) -> None:
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 13, opset_import: ["" : 24]>
+      g (float[1, n, 8] q, {kind}[n, n] mask) => (float[1, n, 8] y) {{
+        y = Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q, mask)
+      }}""")
+    with pytest.raises(tercet.ModelError, match=f"attn_mask of Attention is {kind}; ONNX allows"):
+        tercet.load(model)
+
+
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
 @pytest.mark.parametrize(("parts", "axis"), [("e, x", 0), ("x, e, x", -2)])
 def test_operands_without_elements_do_not_count(

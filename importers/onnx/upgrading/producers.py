@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ....runtime.ir.constraints import takes
 from ....runtime.ir.dtypes import INTEGERS, TO_ONNX, float32, float64, int64
 from ....runtime.ir.types import TensorType
+from ....runtime.ops.attention import Attention
 from ....runtime.ops.movement import that_add_nothing
 from ..source.raw import RawNode
 from .rewrite import NodeSite, dtype_of, integers, made, rank_of, without
@@ -22,6 +24,8 @@ ANY = "*"
 ONNXRUNTIME = ("onnx.quantize", "onnxruntime.transformers")
 #: The rank of signals without an axis for their parts.
 _REAL = 2
+#: The place of an Attention's mask among its inputs.
+_MASK = 3
 
 
 def written_by(op: str, *producers: str, domain: str = "") -> Callable[[Meaning], Meaning]:
@@ -60,7 +64,8 @@ def added_masks(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     Files of encoders give their attention_mask of 0 and 1 as it is.
     """
     query, _, _, mask = (*node.inputs, *("",) * 4)[:4]
-    if (dtype_of(mask, site) if mask else None) not in INTEGERS:
+    given = dtype_of(mask, site) if mask else None
+    if given not in INTEGERS or not takes(Attention, given, _MASK):
         return [node]
     wide = float64 if dtype_of(query, site) == float64 else float32
     cast = site.fresh(f"{mask}/added")
