@@ -63,22 +63,27 @@ def test_what_is_also_read_in_float32_is_transposed_once() -> None:
     assert kinds(halved(make(build, (2, 4, 8)))).count("Transpose") == 1
 
 
+@pytest.mark.parametrize("gathered", [False, True])
 @pytest.mark.parametrize("count", [2, 6])
-def test_a_tensor_is_cast_before_many_parts_are_cut(count: int) -> None:
+def test_a_tensor_is_cast_before_many_parts_are_cut(count: int, gathered: bool) -> None:
     """The steps of a recurrence, which meet a layer's results, have one Cast instead of many."""
+
+    def part(g: Graph, whole: Value, place: int) -> Value:
+        if gathered:
+            return apply(g, Gather(axis=1), whole, np.array(place))
+        return apply(g, Slice(), whole, *(np.array([n]) for n in (place, place + 1, 1)))
 
     def build(g: Graph, x: Value) -> Value:
         gates = apply(g, Exp(), apply(g, Neg(), apply(g, Abs(), x)))
         terms = apply(g, MatMul(), x, normal(8, 8))
         state: Value | None = None
         for i in range(count):
-            bounds = [np.array([n]) for n in (i, i + 1, 1)]
-            gate, term = (apply(g, Slice(), each, *bounds) for each in (gates, terms))
+            gate, term = (part(g, each, i) for each in (gates, terms))
             state = term if state is None else apply(g, Add(), apply(g, Mul(), gate, state), term)
         assert state is not None
         return state
 
-    found = kinds(halved(make(build, (2, count, 8))))
+    found = kinds(halved(make(build, (2, count, 4, 8))))
     assert found.count("Cast") == 3
 
 

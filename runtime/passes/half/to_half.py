@@ -45,6 +45,7 @@ from ...ir.types import Array, TensorType
 from ...ops import (
     attention,
     conv,
+    cuts,
     elementwise,
     experts,
     gather,
@@ -374,15 +375,16 @@ class _Narrow:
             return chooses_alike(node, self._half)
         if isinstance(node.op, movement.Concat):
             return leads and sum(not self._is_stored(v) for v in set(node.operands)) <= 1
+        if _is_cut(node):
+            whole = unviewed(node.operands[0])
+            readers = [c for v in whole.consumers for c in _behind_view(v)]
+            cut = all(_is_cut(each) for each in readers)
+            if whole in self._known or (cut and len(readers) >= _PARTS):
+                return True
         if isinstance(node.op, gather.Gather | gather.GatherND):
             data = node.operands[0].data
             fits = data is not None and (data.nbytes <= _TABLE or type(reader.op) in LEADERS)
             return fits and len(value.consumers) == 1
-        if isinstance(node.op, movement.Slice):
-            whole = unviewed(node.operands[0])
-            readers = [c for v in whole.consumers for c in _behind_view(v)]
-            cut = all(isinstance(each.op, movement.Slice) for each in readers)
-            return whole in self._known or (cut and len(readers) >= _PARTS)
         only = alone and (leads or self._graph.sole_consumer(value) is not None)
         if not isinstance(node.op, movement.Transpose) or not only or self._graph.is_output(value):
             return False
@@ -421,6 +423,13 @@ def _rounding(graph: Graph, half: DType) -> Generator[dict[Value, Array]]:
         yield dict(zip(wide, found, strict=True))
     finally:
         end()
+
+
+def _is_cut(node: Node) -> bool:
+    """Whether a node is a Slice, or a Gather of one place."""
+    if isinstance(node.op, gather.Gather):
+        return cuts.part_of(node.output) is not None
+    return isinstance(node.op, movement.Slice)
 
 
 def _behind_view(node: Node) -> Iterable[Node]:
