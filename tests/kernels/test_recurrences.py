@@ -123,6 +123,19 @@ def states_of_chunks(net: Net) -> None:
     net.join(rows)
 
 
+def heads_joined(net: Net, *, apart: bool = False) -> None:
+    """States of heads, whose axes the results have merged before they are joined."""
+    k, v, g = (net.input(name, BATCH, STEPS, 4, 6) for name in "kvg")
+    h = net.input("h", BATCH, 4, 6)
+    rows = list[Value]()
+    for t in range(STEPS):
+        a, b, gate = (net.apply(Gather(axis=AXIS), x, np.array(t)) for x in (k, v, g))
+        h = net.apply(Add(), net.apply(Mul(), gate, h), net.apply(Mul(), a, b))
+        row = h if apart and not rows else net.apply(Tanh(), h)
+        rows.append(net.apply(Reshape(), row, np.array([BATCH, 1, 24])))
+    net.join(rows, squeezed=False)
+
+
 def wide_states(net: Net) -> None:
     """A state of float32 between results of another type."""
     x, h = net.rows("x"), net.apply(Cast(to=float32), net.input("h", BATCH, WIDTH))
@@ -171,6 +184,8 @@ FOUND: dict[str, Build] = {
     "states of another type": wide_states,
     "WKV": wkv,
     "states of chunks": states_of_chunks,
+    "heads joined": heads_joined,
+    "heads joined, the first step apart": lambda net: heads_joined(net, apart=True),
 }
 
 

@@ -9,7 +9,7 @@ from ....runtime.ir.graph import Value
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Tensor, ceil_div, divisors, index_type, merge
 from .elementwise import chain_of, compute_type
-from .recurrences import Part, Recurrence, aligned
+from .recurrences import Part, Recurrence, reshaped
 
 #: Threads of a block: few, so that small states are spread over many multiprocessors; of large ones
 #: as many as fill one. And the number of elements from which a state is large.
@@ -94,7 +94,7 @@ def _arguments(
     first = None if found.first is None else operand(found.first)
     rows = [_of_part(found.result, dims), *moves]
     if first is not None:
-        rows.append(aligned(first.dims, first.strides, dims))
+        rows.append(reshaped(first.dims, first.strides, dims))
     if None in rows:
         return "axes of what its steps read and store differ"
     sizes, merged = merge(dims, [row for row in rows if row is not None])

@@ -121,10 +121,9 @@ def _joined(join: Node) -> list[Part] | None:
     axis = normalize_axis(join.op.axis, len(y.tensor.dims))
     found = list[Part]()
     for place, part in enumerate(parts):
-        value, views = _viewed(part)
         steps = strides(y.tensor.dims, Format.CONTIGUOUS)
-        along = aligned(part.tensor.dims, steps, value.tensor.dims)
-        if part.tensor.dims[axis] != 1 or along is None or (place and not _is_computed(value)):
+        value, along, views = _viewed(part, steps)
+        if part.tensor.dims[axis] != 1 or (place and not _is_computed(value)):
             return None
         found.append(Part(value, y, place, len(parts), steps[axis], along, (*views, join)))
     return found
@@ -337,20 +336,17 @@ def _is_computed(value: Value) -> bool:
     return value.producer is not None and in_chains(value.producer)
 
 
-def _long(value: Value) -> tuple[int, ...]:
-    """Return the sizes of the axes that are not of size 1."""
-    return tuple(size for size in value.tensor.dims if size != 1)
-
-
-def _viewed(value: Value) -> tuple[Value, tuple[Node, ...]]:
-    """Return what views that only add or remove axes of size 1 lead back to, and these."""
-    nodes: tuple[Node, ...] = ()
+def _viewed(part: Value, steps: Ints) -> tuple[Value, Ints, tuple[Node, ...]]:
+    """Return what views lead back to, its strides where the part has `steps`, and the views."""
+    value, dims, nodes = part, part.tensor.dims, tuple[Node, ...]()
+    along = tuple(0 if n == 1 else step for n, step in zip(dims, steps, strict=True))
     while (node := value.producer) is not None and isinstance(node.op, RESHAPES):
         source = node.operands[0]
-        if _long(source) != _long(value):
+        found = reshaped(dims, steps, source.tensor.dims)
+        if found is None:
             break
-        value, nodes = source, (*nodes, node)
-    return value, nodes
+        value, along, nodes = source, found, (*nodes, node)
+    return value, along, nodes
 
 
 def _cut(value: Value) -> Part | None:
@@ -366,7 +362,7 @@ def _cut(value: Value) -> Part | None:
     place, rest = divmod(taken.start, width)
     own = strides(dims, Format.CONTIGUOUS)
     sizes = (*dims[:axis], width, *dims[axis + 1 :])
-    steps_of = _reshaped(sizes, own, value.tensor.dims)
+    steps_of = reshaped(sizes, own, value.tensor.dims)
     if rest or steps_of is None:
         return None
     whole, before = _viewed_whole(x)
@@ -374,7 +370,7 @@ def _cut(value: Value) -> Part | None:
     return Part(value, whole, place, places, own[axis] * width, steps_of, nodes)
 
 
-def _reshaped(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
+def reshaped(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
     """Return the strides of a tensor with these strides in another shape; None if it has none."""
     merged, (strides_of,) = merge(sizes, [steps])
     left, found = list(zip(merged, strides_of, strict=True)), list[int]()
@@ -399,15 +395,6 @@ def _viewed_whole(value: Value) -> tuple[Value, tuple[Node, ...]]:
             break
         value, nodes = node.operands[0], (*nodes, node)
     return value, nodes
-
-
-def aligned(sizes: Ints, steps: Ints, dims: Ints) -> Ints | None:
-    """Return the strides of axes among which others of size 1 are; None if other axes differ."""
-    left = [(size, step) for size, step in zip(sizes, steps, strict=True) if size != 1]
-    if [size for size, _ in left] != [size for size in dims if size != 1]:
-        return None
-    found = iter([step for _, step in left])
-    return tuple(0 if size == 1 else next(found) for size in dims)
 
 
 def _moves(part: Part, other: Part | None, by: int) -> bool:
