@@ -51,6 +51,15 @@ def test_few_heads_of_many_pixels_have_large_clusters() -> None:
     assert dict(launch.constants)["WARPS"] == 8
 
 
+@pytest.mark.parametrize(("processors", "blocks"), [(132, 16), (78, 16), (36, 8), (16, 8)])
+def test_small_parts_have_no_large_clusters(processors: int, blocks: int) -> None:
+    """As of slices of an H200 (MIG): their GPCs may have no room for two of them, or for any."""
+    target = replace(H200, processors=processors)
+    block = Block("channels", heads=1, size=48, pixels=17 * 128)
+    (launch,) = launches(planned(block.graph(), DryDevice(compiler=DryCompiler(target))))
+    assert launch.cluster == (blocks, 1, 1)
+
+
 @pytest.mark.parametrize(("block", "count"), [(BLOCKS[1], 1), (BLOCKS[2], 0)], ids=str)
 def test_what_something_else_reads_is_computed(block: Block, count: int) -> None:
     """Queries that are a result: the kernel transposes them, unless that would be undone."""

@@ -33,6 +33,7 @@ from ....runtime.plan.partition import results_of
 from ..algorithms.registry import Answer
 from ..codegen.moves import Movement, linear, movement, moves
 from ..gemm.atoms import HALVES, atom_of
+from ..gemm.tile import clusters_of
 from ..norm.unit_rows import UnitRows, unit_rows_at
 from ..recipe.launch import Launch
 from ..recipe.operands import Ints, Packed, Tensor, as_it_is, ceil_div
@@ -43,7 +44,7 @@ from ..recipe.targets import Target
 #: Maximum number of channels of a head; maximum number of blocks of a cluster, and of a
 #: multiprocessor.
 MAX_SIZE, MAX_BLOCKS, RESIDENT = 64, 8, 2
-#: Blocks of a large cluster, and how many of these start together.
+#: Blocks of a large cluster, and how many of these start together on an H200.
 LARGE, TOGETHER = 16, 4
 #: Warps of a block, whose sums share its memory: of heads of up to 32 channels, and of wider ones.
 WARPS = 8, 4
@@ -415,7 +416,7 @@ def _form(heads: int, wide: int, pixels: int, target: Target, *, is_unit: bool) 
     Few heads of many pixels have larger clusters than are portable, of blocks with more warps.
     """
     count, forms = wide * (wide + 8 + 2 * is_unit), list[_Form]()
-    few = target.has_wgmma and heads <= TOGETHER
+    few = target.has_wgmma and heads <= min(TOGETHER, clusters_of(LARGE, target))
     for warps, limit in ((WARPS[wide > 32], MAX_BLOCKS), *[(WARPS[0], LARGE)] * few):
         tiles, blocks = ceil_div(pixels, 16 * warps), 1
         most = RESIDENT * target.processors // heads if target.has_clusters else 1
