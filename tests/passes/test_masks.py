@@ -79,6 +79,12 @@ def hiding(fill: float) -> Step:
     return lambda g, scores, x: apply(g, Where(), shown, scores, scalar(fill))
 
 
+def hiding_rows(g: Graph, scores: Value, x: Value) -> Value:
+    """Hide all keys of two rows, whose weights become equal."""
+    shown = np.arange(LENGTH)[:, None] < LENGTH - 2
+    return apply(g, Where(), shown, scores, scalar(-3e38))
+
+
 def floored(least: float) -> Step:
     """No score is below this (XGLM): sums of masks do not overflow."""
     return lambda g, scores, x: apply(g, Max(), scores, scalar(least))
@@ -110,6 +116,9 @@ FOUND: dict[str, tuple[Step, ...]] = {
     "computed by sample and window": (computed(2),),
     "computed by window": (computed(0, 2),),
     "computed, and a bias": (plus(T, T), computed(2)),
+    "of rows, then by key": (plus(HEADS, T, 1), plus(1, T)),
+    "by window, then of rows, scaled": (framed(1, WINDOWS, 1, T, T), plus(T, 1), times(0.5)),
+    "of rows of windows, then hidden": (framed(WINDOWS, 1, T, 1), hiding(-np.inf)),
     "the scale behind the mask": (plus(T, T), times(0.25)),
     "two scales and two masks": (times(0.5), plus(HEADS, T, T), times(0.5), plus(T, T)),
     "a difference": (times(0.3), minus(T, T)),
@@ -139,6 +148,9 @@ OTHERS: dict[str, tuple[Step, ...]] = {
     "hidden above a floor, which leaves means": (hiding(-np.inf), floored(-3e38)),
     "a floor that no addend is known to reach, hidden": (computed(2), floored(-3e38)),
     "hidden with another sign": (hiding(-np.inf), times(-1.0)),
+    "of rows alone, which would hide keys": (plus(T, 1),),
+    "rows that are hidden, and a bias": (hiding_rows, plus(T, T)),
+    "of rows, below a floor": (plus(T, 1), plus(T, T), floored(-3e38)),
     "rows by another order": (
         lambda g, s, x: apply(g, Transpose(perm=(0, 1, 3, 2)), apply(g, Add(), s, normal(T, T))),
     ),

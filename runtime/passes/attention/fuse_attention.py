@@ -10,7 +10,7 @@ import numpy as np
 from ...base.record import record
 from ...ir.dtypes import FLOATS, DType, float32
 from ...ir.graph import Graph, Node, Value
-from ...ir.types import Array, Shape
+from ...ir.types import Array, Dim, Shape
 from ...ops.attention import Attention
 from ...ops.elementwise import Cast, IsNaN, Mul, Where
 from ...ops.matmul import MatMul
@@ -286,7 +286,14 @@ def _fits(found: _AttentionMatch) -> bool:
         return False
     if isinstance(q[-1], int) and q[-1] > LONGEST_HEAD and not found.scores.masks:
         return False
-    return all(_mask_fits(found, mask, (*q[:-1], k[-2])) for mask in found.scores.masks)
+    scores, masks = (*q[:-1], k[-2]), found.scores.masks
+    own = [_mask_fits(found, mask, scores, scores[-1]) for mask in masks]
+    # What is added to whole rows changes no result, but an Attention would take it, if alone, for
+    # a mask of the first key, and hide the others.
+    of_rows = [mask for mask, fits in zip(masks, own, strict=True) if not fits]
+    if of_rows and (found.scores.floored or not any(own)):
+        return False
+    return all(mask.choice is None and _mask_fits(found, mask, scores, 1) for mask in of_rows)
 
 
 def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
@@ -295,8 +302,8 @@ def _heads_fit(queries: object, keys: object, repeats: int) -> bool:
     return keys in (1, queries) and keys != 0
 
 
-def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
-    """Whether a mask has one element per key, and adds no rows, heads or samples."""
+def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape, keys: Dim) -> bool:
+    """Whether a mask has elements for so many keys, and adds no rows, heads or samples."""
     if mask.choice is None and dtype_of(mask.value) not in _mask_dtypes(found):
         return False
     if not found.scores.moved:
@@ -304,7 +311,7 @@ def _mask_fits(found: _AttentionMatch, mask: Mask, scores: Shape) -> bool:
     shape = fitted(mask, scores)
     if shape is None or not 2 <= len(shape) <= len(scores):
         return False
-    return shape[-1] == scores[-1] and shape[-1] is not None
+    return shape[-1] == keys and keys is not None
 
 
 def _mask_dtypes(found: _AttentionMatch) -> tuple[DType, ...]:
