@@ -45,3 +45,21 @@ def test_the_number_has_the_rank_that_the_body_declares(
         for mine, wanted in zip(found, expected, strict=True):
             assert (mine.dtype, mine.shape) == (wanted.dtype, wanted.shape)
             np.testing.assert_array_equal(mine, wanted)
+
+
+@pytest.mark.filterwarnings("ignore::tercet.ModelWarning")
+@pytest.mark.parametrize("lie", ["[0]", "[5]", "[2, 1]"])
+def test_other_shapes_are_mistakes(lie: str) -> None:
+    """A number and a condition that are declared so are scalars, as if nothing was declared."""
+    text = f"""<ir_version: 9, opset_import: ["": 19]>
+      g (int64 m) => (numbers, kept) {{
+        numbers, kept = Loop (m, ) <body = b (int64{lie} i, bool{lie} c) => (more, each, true) {{
+          more = Identity (c)
+          true = Identity (c)
+          each = Identity (i)
+        }}>
+      }}"""
+    with tercet.load(parser.parse_model(text)) as loaded:
+        numbers, kept = loaded(np.array(3))
+    np.testing.assert_array_equal(numbers, [0, 1, 2], strict=True)
+    np.testing.assert_array_equal(kept, [True] * 3, strict=True)

@@ -333,7 +333,11 @@ def loop(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 
 
 def _is_list(type_: ValueType | None) -> bool:
-    return isinstance(type_, TensorType) and type_.rank == 1
+    """Whether a scalar is declared as a list of one element; other lengths are mistakes."""
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    return (
+        shape is not None and len(shape) == 1 and (shape[0] == 1 or not isinstance(shape[0], int))
+    )
 
 
 def _listed(body: RawGraph) -> RawGraph:
