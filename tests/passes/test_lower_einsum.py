@@ -107,6 +107,28 @@ def test_vectors(equation: str, shape: tuple[int, ...], weight: tuple[int, ...])
     assert_same(graph, after)
 
 
+@pytest.mark.parametrize(
+    "equation", ["bhk,bhkv->bhv", "bhkv,bhk->bhv", "bhv,bhkv->bhk", "bhkv,bhv->bhk", "kv,k->v"]
+)
+def test_matrices_stay_as_they_are_beside_vectors(equation: str) -> None:
+    """States of linear attention are read by rows or by columns."""
+    terms = equation.partition("->")[0].split(",")
+    letters = max(terms, key=len)
+
+    def build(graph: Graph, x: Value) -> Value:
+        (missing,) = {*letters} - {*min(terms, key=len)}
+        axes = np.array([letters.index(missing)])
+        vector = apply(graph, ReduceMean(keepdims=0), x, axes)
+        operands = [x if term == letters else vector for term in terms]
+        return apply(graph, Einsum(equation=equation), *operands)
+
+    graph = make(build, (2, 3, 4, 5)[-len(letters) :])
+    after, _ = optimised(graph)
+    assert "MatMul" in kinds(after)
+    assert "Transpose" not in kinds(after)
+    assert_same(graph, after)
+
+
 @pytest.mark.parametrize("shape", [("batch", 4, 5, 6), (2, 4, "width", 6)])
 def test_symbolic_rows_of_a_stack(shape: tuple[Dim, ...]) -> None:
     graph = network("bhwc,hkc->bhwk", shape, (4, 7, 6))

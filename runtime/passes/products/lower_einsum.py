@@ -157,28 +157,49 @@ def _with_units(graph: Graph, node: Node, whole: Contraction) -> Node | None:
 
     None if that is not a product, either.
     """
-    free = iter(letter for letter in ascii_letters if letter not in whole.sizes)
-    (left, right), result, units = whole.terms, whole.result, ""
-    terms = [left, right]
-    for i, (own, other) in enumerate(((left, right), (right, left))):
-        if not any(x in result and x not in other for x in own):
-            units += (unit := next(free))
-            terms[i] += unit
-    sizes = whole.sizes | dict.fromkeys(units, 1)
-    filled = Contraction(whole.operands, (terms[0], terms[1]), result + units, sizes)
-    if _read(filled) is None:
+    forms = [(each, found) for each in _filled(whole) if (found := _read(each)) is not None]
+    if not forms:
         return None
+    filled, _ = next((form for form in forms if not form[1].transposes), forms[0])
+    units = {*filled.sizes} - {*whole.sizes}
     add = Builder(graph, node, origin=(node,))
-    last = add.integers([-1], f"{node.name}.axes")
+
+    def axes(term: str, name: str) -> Value:
+        return add.integers([i for i, x in enumerate(term) if x in units], f"{node.name}.{name}")
+
     operands = [
-        x if term in whole.terms else add(Unsqueeze(), x, last, name=f"{node.name}.Unsqueeze")
-        for x, term in zip(whole.operands, terms, strict=True)
+        x
+        if units.isdisjoint(term)
+        else add(Unsqueeze(), x, axes(term, "axes"), name=f"{node.name}.Unsqueeze")
+        for x, term in zip(whole.operands, filled.terms, strict=True)
     ]
     made = add.node(Einsum(equation=filled.equation), *operands, name=f"{node.name}.matrices")
-    axes = add.integers(range(-len(units), 0), f"{node.name}.units")
-    squeezed = add(Squeeze(), made.output, axes, name=f"{node.name}.Squeeze")
+    unit_axes = axes(filled.result, "units")
+    squeezed = add(Squeeze(), made.output, unit_axes, name=f"{node.name}.Squeeze")
     graph.replace(node, [squeezed])
     return made
+
+
+def _filled(whole: Contraction) -> Iterator[Contraction]:
+    """Yield an Einsum of vectors as ones of matrices: units behind all axes, and behind the stack.
+
+    Which of them is a product of tensors as they are depends on the order of the other axes.
+    """
+    free = iter(letter for letter in ascii_letters if letter not in whole.sizes)
+    (left, right), result = whole.terms, whole.result
+    units = [
+        "" if any(x in result and x not in other for x in own) else next(free)
+        for own, other in ((left, right), (right, left))
+    ]
+    sizes = whole.sizes | dict.fromkeys("".join(units), 1)
+    for place in (len(whole.sizes), sum(x in left and x in right for x in result)):
+        terms = _inserted(left, units[0], place), _inserted(right, units[1], place)
+        filled = _inserted(result, "".join(units), place)
+        yield Contraction(whole.operands, terms, filled, sizes)
+
+
+def _inserted(letters: str, units: str, place: int) -> str:
+    return letters[:place] + units + letters[place:]
 
 
 def _parts(
