@@ -357,7 +357,7 @@ def test_a_fault_of_chance_needs_more_runs() -> None:
     assert [layer.unlike for layer in many.layers if layer.unlike] == [2]  # seven runs were before
     said = " ".join(str(many).split())
     assert "norm gave other bits in run 2 than in the first" in said
-    assert "21 runs of each: a step that differs in 13.3% of its runs or more" in said
+    assert "21 runs of each: a step that is wrong in 13.3% of its runs or more" in said
 
 
 @pytest.mark.parametrize("damage", [of_the_last_run, of_the_first_run])

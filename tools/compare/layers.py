@@ -138,7 +138,7 @@ class Layers(Judged):
 
     @property
     def rarest(self) -> float:
-        """The share of runs in which a step must give other bits to be seen in 95 % of cases."""
+        """The share of runs in which a step must be wrong to be found in 95 % of cases."""
         return 1 - 0.05 ** (1 / self.runs)
 
     def table(self) -> list[dict[str, Any]]:

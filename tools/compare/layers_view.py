@@ -117,8 +117,8 @@ def _show_counts(console: Console, found: Layers) -> None:
     if found.runs > 1:
         console.print(
             Text(
-                f"{found.runs} runs of each: a step that differs in {found.rarest:.1%} of its runs "
-                "or more is found in 95% of cases.",
+                f"{found.runs} runs of each: a step that is wrong in {found.rarest:.1%} of its "
+                "runs or more is found in 95% of cases.",
                 "dim",
             )
         )
