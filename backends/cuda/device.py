@@ -9,7 +9,7 @@ from pathlib import Path
 from cuda.bindings import driver, nvrtc
 
 from ...runtime.base import forks
-from ...runtime.errors import BackendUnavailable
+from ...runtime.errors import BackendUnavailable, DeviceOutOfMemory
 from ...runtime.ir.types import Array
 from ...runtime.plan.backend import View
 from ...runtime.plan.host import HostBuffer
@@ -53,16 +53,24 @@ class CudaDevice(DriverDevice):
         sources: Sequence[Array],
         copies: MutableMapping[int, View],
     ) -> View | None:
-        """Pack a constant by a kernel; see `runtime.backend.Packing`."""
+        """Pack a constant by a kernel; see `runtime.backend.Packing`.
+
+        Where there is no room for its sources beside it, the host packs it.
+        """
         found = pack.launch(*sources) if isinstance(pack, KernelPacking) else None
         if found is None:
             return None
         code = self.compiler.submit(found.launch.source, here=True)
         stream = self.own_stream()
-        for source in found.sources.values():
-            if id(source) not in copies:
-                copies[id(source)] = self.upload_in(stream, source, passing=True)
-        buffer = self.allocate_in(stream, found.result.nbytes)
+        try:
+            for source in found.sources.values():
+                if id(source) not in copies:
+                    copies[id(source)] = self.upload_in(stream, source, passing=True)
+            buffer = self.allocate_in(stream, found.result.nbytes)
+        except DeviceOutOfMemory:
+            while copies:
+                copies.popitem()[1].buffer.close()
+            return None
         read = {name: pointer(copies[id(source)]) for name, source in found.sources.items()}
         bind_launch(self, found.launch, code, {**read, "y": buffer.pointer})(stream)
         stream.synchronize()

@@ -22,6 +22,7 @@ from tercet.backends.cuda.gemm.pack_rows import FilterPacking, MatrixPacking, Su
 from tercet.backends.cuda.gemm.pack_scaled import ScaledColumns, ScaledRows
 from tercet.backends.cuda.recipe.source import KernelSource
 from tercet.backends.cuda.recipe.targets import H200
+from tercet.runtime.errors import DeviceOutOfMemory
 from tercet.runtime.ir.dtypes import DType, bfloat16
 from tercet.runtime.ir.types import Array
 from tercet.runtime.options import Options
@@ -185,6 +186,27 @@ def test_a_device_packs_what_it_has_copied_once(
     assert list(copies) == [id(source)]
     assert device.allocated == sum(view.nbytes for view in (*views, *copies.values()))
     assert device.packed(np.negative, [source], {}) is None
+
+
+@needs_compiler
+def test_without_room_for_its_source_the_host_packs(
+    libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(FakeCompiler(libraries, FAKE), Gate(), monkeypatch.setattr)
+    device: Any = open_backends("cuda", Options())[0].device
+    pack, source = MatrixPacking(1.0, transposed=True, arrange=in_halves), normal(44, 70)
+    allocate = device.allocate_in
+
+    def short(stream: Any, nbytes: int, *, passing: bool = False) -> Any:
+        if not passing:
+            raise DeviceOutOfMemory(f"no {nbytes} bytes")
+        return allocate(stream, nbytes, passing=passing)
+
+    monkeypatch.setattr(device, "allocate_in", short)
+    copies = dict[int, Any]()
+    assert device.packed(pack, [source], copies) is None
+    assert not copies
+    assert device.allocated == 0
 
 
 def test_what_only_the_host_packs(monkeypatch: pytest.MonkeyPatch) -> None:
