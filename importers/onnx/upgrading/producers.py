@@ -65,7 +65,7 @@ def added_masks(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     """
     query, _, _, mask = (*node.inputs, *("",) * 4)[:4]
     given = dtype_of(mask, site) if mask else None
-    if given not in INTEGERS or not takes(Attention, given, _MASK):
+    if given is None or given not in INTEGERS or not takes(Attention, given, _MASK):
         return [node]
     wide = float64 if dtype_of(query, site) == float64 else float32
     cast = site.fresh(f"{mask}/added")
