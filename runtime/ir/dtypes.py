@@ -79,6 +79,7 @@ TO_ONNX: dict[DType, int] = {dtype: number for number, dtype in BY_ONNX.items()}
 SIGNED = frozenset({int2, int4, int8, int16, int32, int64})
 UNSIGNED = frozenset({uint2, uint4, uint8, uint16, uint32, uint64})
 INTEGERS = SIGNED | UNSIGNED
+FEW_BITS = frozenset({int2, int4, uint2, uint4})
 FLOATS = frozenset({float16, bfloat16, float32, float64})
 FLOAT8S = frozenset({float8e4m3fn, float8e4m3fnuz, float8e5m2, float8e5m2fnuz, float8e8m0})
 FLOAT6S = frozenset({float6e2m3, float6e3m2})

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..errors import ShapeError
 from ..ir.dtypes import (
+    FLOATS,
+    INTEGERS,
     DType,
     bits_of,
     bool_,
@@ -381,9 +384,9 @@ _HOLD_SIZES = frozenset({int32, int64, uint32, uint64, float32, float64})
 def _convert(x: TensorType, dtype: DType) -> TensorType:
     def cast(data: Array) -> Array | None:
         """Cast; floats outside the integer range have no defined result."""
-        if data.dtype.kind == "f" and dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            if not (np.trunc(data).clip(limits.min, limits.max) == np.trunc(data)).all():
+        if data.dtype in FLOATS and dtype in INTEGERS:
+            limits, whole = ml_dtypes.iinfo(dtype), np.trunc(data.astype(np.float64))
+            if not (whole.clip(int(limits.min), int(limits.max)) == whole).all():
                 return None
         return data.astype(dtype)
 

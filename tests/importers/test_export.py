@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
+from tercet.backends.numpy.numerics.convert import convert
 from tercet.importers.onnx import load
 from tercet.importers.onnx.upgrading.rewrite import NEWEST
 from tercet.importers.onnx.writing.encode import packed, packed_size
@@ -85,7 +86,7 @@ def drawn(dtype: DType, *shape: int) -> Array:
     if dtype == string:
         return np.array(rng.choice(["", "a", "ß", "日本"], shape), object)
     if dtype.itemsize == 1 and np.dtype(dtype).kind == "V":
-        return rng.integers(0, 4, shape).astype(float32).astype(dtype)
+        return convert(rng.integers(0, 4, shape).astype(float32), dtype)
     return rng.integers(0, 2, shape).astype(dtype)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tercet.backends import open_backends
 from tercet.backends.cuda.recipe.source import SMALL
 from tercet.backends.numpy import evaluate
+from tercet.backends.numpy.numerics.convert import convert
 from tercet.runtime.ir.dtypes import (
     INTEGERS,
     bfloat16,
@@ -142,7 +143,7 @@ def _casts() -> Iterator[Sample]:
         integer = dtype in INTEGERS
         data = numbers[2:8] if integer else numbers
         yield sample("Cast", [data], to=dtype)
-        yield sample("Cast", [data.astype(dtype)], to=np.dtype(np.float32))
+        yield sample("Cast", [convert(data, dtype)], to=np.dtype(np.float32))
     yield sample("Cast", [numbers], to=float8e4m3fn, saturate=0)
 
 

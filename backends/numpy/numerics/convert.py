@@ -42,7 +42,7 @@ def convert(x: Array, to: DType, *, saturate: bool = True, round_mode: str = "up
             wide = np.clip(wide, -greatest, greatest)
         return wide.astype(to)
     if x.dtype.kind == "V" and to.kind == "V":
-        return x.astype(float32).astype(to)
+        x = x.astype(float32)
     found = np.empty(x.shape, to)
     store(found, x)
     return found

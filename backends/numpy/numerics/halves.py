@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ....runtime.ir.dtypes import DType, bfloat16, float16, float32
+from ....runtime.ir.dtypes import FEW_BITS, INTEGERS, DType, bfloat16, float16, float32
 from ....runtime.ir.types import Array
 from . import calls
 
@@ -43,7 +43,12 @@ _SPECIAL, _NEGATIVE_SPECIAL = 0x7C00, 0xFC00
 
 
 def store(out: Array, source: Array) -> None:
-    """Copy into `out` of another dtype; float32 is rounded to float16 as numpy does."""
+    """Copy into `out` of another dtype; float32 is rounded to float16 as numpy does.
+
+    Integers of a few bits are the last ones of the others, for which ml_dtypes 0.7 stores zeros.
+    """
+    if out.dtype in FEW_BITS and source.dtype not in INTEGERS:
+        source = source.astype(np.int32)
     pair = source.dtype, out.dtype
     is_known = pair in ((float32, float16), (float16, float32)) and out.shape == source.shape
     if not is_known or out.size < FEWEST:
