@@ -68,6 +68,17 @@ inline void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
     __syncwarp();
 }
 
+inline u32 transposed(u32 pair)
+{
+    const u32* pairs = show({pair}).words[0];
+    const int lane = current % 32;
+    u32 found = 0;
+    for (int q = 0; q < 2; ++q)
+        found |= (pairs[(lane % 4 * 2 + q) * 4 + lane / 8] >> lane / 4 % 2 * 16 & 0xffff) << q * 16;
+    __syncwarp();
+    return found;
+}
+
 // Of kernels without products.
 #ifndef KIND
 #define KIND "s8"

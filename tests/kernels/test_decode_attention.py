@@ -304,6 +304,28 @@ CASES = {
     "heads of 96": Decode(size=96, new=2, room=150, before=(140,)),
     "heads of 128": Decode(size=128, heads=(8, 1), new=5, room=200, before=(190, 63)),
     "heads of 256": Decode(size=256, heads=(2, 1), room=100, before=(98,)),
+    "eight rows of large heads": Decode(
+        size=144, heads=(4, 2), new=4, room=300, before=(257, 3), dtype=bfloat16
+    ),
+    "nine rows of large heads": Decode(size=144, heads=(6, 2), new=3, room=300, before=(257, 3)),
+    "large heads, window, sinks": Decode(
+        size=160,
+        heads=(8, 2),
+        new=2,
+        sink=True,
+        before=(50, 9),
+        attributes=(("is_causal", 1), ("left_window_size", 7)),
+    ),
+    "large heads, numbers": Decode(
+        size=192, new=2, mask="numbers", room=200, counted=False, attributes=()
+    ),
+    "large heads, flags": Decode(
+        size=256, mask="flags", before=(37, 0, 61), attributes=(("is_causal", 1), ("softcap", 2.0))
+    ),
+    "large heads, circular": Decode(
+        size=144, before=(62, 1), new=4, mode="circular", counted=False, attributes=()
+    ),
+    "large heads, normed": Decode(normed="heads", joined=True, size=256, constant=True),
     "odd heads": Decode(size=20, heads=(6, 2), room=77, before=(70, 5), new=3),
     "many rows": Decode(heads=(10, 1), new=8, before=(30,)),
     "interleaved": Decode(interleaved=1, size=32, new=2),

@@ -140,7 +140,8 @@ def _on_warps(task: AttentionTask, target: Target, shape: WarpShape) -> tuple[La
     shared = _shared(shape, stages, sizes)
     constants = {
         **{"SIZE_K": sizes[0], "SIZE_V": sizes[1], "KEYS": shape.keys, "STAGES": stages},
-        **{"TM": shape.tm, "WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n, "CLUSTER": 0},
+        **{"TM": shape.tm, "WARPS_M": shape.warps_m, "WARPS_N": shape.warps_n},
+        **{"ROWS": shape.rows, "CLUSTER": 0},
         "RESIDENT": max(1, min(WARPS // warps, target.resident(shared))),
         **{"VECTOR": _vector(task), "VECTOR_Y": 8 if task.y.vector(8) == 8 else 1},
     }

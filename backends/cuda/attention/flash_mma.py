@@ -25,17 +25,19 @@ class WarpShape:
         warps_m: warp groups along the rows.
         warps_n: warp groups along the keys.
         keys: keys per step of a warp, at most.
+        keys_left: whether keys, not rows, are the left operands of products; see `keys_left.cuh`.
     """
 
     tm: int
     warps_m: int
     warps_n: int
     keys: int = 64
+    keys_left: bool = False
 
     @property
     def rows(self) -> int:
         """Rows per block."""
-        return 16 * self.tm * self.warps_m
+        return 8 if self.keys_left else 16 * self.tm * self.warps_m
 
 
 #: Warp shapes in decreasing order of rows per block, each with the share of multiprocessors that
@@ -53,6 +55,9 @@ FEW_SHAPES = (WarpShape(1, 1, 4), WarpShape(1, 2, 2), WarpShape(1, 4, 1), WarpSh
 SMALL_SHAPE = WarpShape(1, 1, 8)
 #: Maximum head size, key plus value, of `SMALL_SHAPE`.
 MAX_SMALL = 128
+#: Those of decoding steps of at most eight rows, and their minimum head size, key plus value.
+EIGHT_SHAPES = (WarpShape(1, 1, 8, keys_left=True), WarpShape(1, 1, 4, keys_left=True))
+MIN_EIGHT = 288
 #: Maximum number of stages for few queries.
 MAX_STAGES = 4
 #: Keys that a block processes in about the time of its fixed cost.
@@ -106,7 +111,11 @@ class MmaConfig:
         return {
             **{"SIZE_K": self.sizes[0], "SIZE_V": self.sizes[1]},
             **{"KEYS": self.keys, "STAGES": self.stages, "TM": self.shape.tm},
-            **{"WARPS_M": self.shape.warps_m, "WARPS_N": self.shape.warps_n},
+            **{
+                "WARPS_M": self.shape.warps_m,
+                "WARPS_N": self.shape.warps_n,
+                "ROWS": self.shape.rows,
+            },
             **{"CLUSTER": self.sharing.parts if self.sharing.clustered else 0},
             "INBOX": self.inbox,
         }
@@ -164,9 +173,10 @@ def _few_shape(rows: int, sizes: tuple[int, int], target: Target, new: int) -> W
     """Return the warp shape with this many rows per block, or as many as fit."""
     if rows <= SMALL_SHAPE.rows and sum(sizes) <= MAX_SMALL:
         return SMALL_SHAPE
+    has_eights = new and rows <= EIGHT_SHAPES[0].rows and sum(sizes) >= MIN_EIGHT
     fitting = [
         shape
-        for shape in FEW_SHAPES
+        for shape in (*(EIGHT_SHAPES if has_eights else ()), *FEW_SHAPES)
         if _working(shape, max(16, 32 // shape.warps_n), 1, sizes) + _rotated(shape, sizes, new)
         <= target.shared
     ]

@@ -46,7 +46,8 @@ def windows(task: AttentionTask, target: Target) -> Launch:
         constants=(
             *(*task.constants, ("GROUP", 1), ("SPLIT", False), ("CLUSTER", 0)),
             *(("SIZE_K", size_k), ("SIZE_V", size_v), ("KEYS", keys), ("STAGES", 2)),
-            *(("TM", 1), ("WARPS_M", warps), ("WARPS_N", 1), ("RESIDENT", RESIDENT // warps)),
+            *(("TM", 1), ("WARPS_M", warps), ("WARPS_N", 1), ("ROWS", 16 * warps)),
+            ("RESIDENT", RESIDENT // warps),
             *(("VECTOR_K", min(task.q.vector(8), task.k.vector(8))),),
             *(("VECTOR_V", task.v.vector(8)), ("VECTOR_Y", 8 if task.y.vector(8) == 8 else 1)),
         ),

@@ -20,7 +20,48 @@
 // What blocks do before they wait counts where these start only as the preceding kernel ends: 66 of 128 with 8 sequences.
 
 #include "attention/mma_tiles.cuh"
+#include "attention/keys_left.cuh"
 #include "attention/rotate.cuh"
+
+// The queries of a warp's rows.
+struct RowQueries {
+    u32 at[TM][SIZE_K / 16][4];
+
+    __device__ __forceinline__ void load(const T* from)
+    {
+        const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
+#pragma unroll
+        for (int i = 0; i < TM; ++i)
+#pragma unroll
+            for (int c = 0; c < SIZE_K / 16; ++c)
+                ldmatrix_x4(at[i][c], shared_address(from + ((warp_m * TM + i) * 16 + lane % 16) * PITCH_K + c * 16
+                                                     + lane / 16 * 8));
+    }
+};
+
+// Sets which rows of a block a thread has; it has `count`.
+__device__ __forceinline__ void place_rows(Accumulators& sums, int m0, int count, int first, const Sizes& s)
+{
+    const int lane = threadIdx.x % 32, warp_m = threadIdx.x / 32 / WARPS_N;
+#pragma unroll
+    for (int i = 0; i < TM; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int row = (warp_m * TM + i) * 16 + half * 8 + lane / 4;
+            sums.rows[i][half] = row_of(min(m0 + row, count - 1), first, s);
+        }
+}
+
+// At most eight rows are the right operands of products, more are the left ones.
+template <bool EIGHT> struct OperandsOf {
+    using Sums = Accumulators;
+    using Queries = RowQueries;
+};
+template <> struct OperandsOf<true> {
+    using Sums = ColumnSums;
+    using Queries = ColumnQueries;
+};
+using Operands = OperandsOf<ROWS == 8>;
 
 struct Angles {  // of tables
     int batches, places;
@@ -240,20 +281,11 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
         }
     }
 
-    u32 queries[TM][SIZE_K / 16][4];
-    Accumulators sums;
+    Operands::Queries queries;
+    Operands::Sums sums;
     clear(sums);
-#pragma unroll
-    for (int i = 0; i < TM; ++i) {
-        const int row = (warp_m * TM + i) * 16;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-            sums.rows[i][half] = row_of(min(m0 + row + half * 8 + lane / 4, rows - 1), first, s);
-#pragma unroll
-        for (int c = 0; c < SIZE_K / 16; ++c)
-            ldmatrix_x4(queries[i][c],
-                        shared_address(rotated + (row + lane % 16) * PITCH_K + c * 16 + lane / 16 * 8));
-    }
+    place_rows(sums, m0, rows, first, s);
+    queries.load(rotated);
 
     begin_with_sinks(sums, sink, scale);
     const bool has_rows = m0 + warp_m * TM * 16 < rows;
@@ -280,8 +312,8 @@ attention_decode(const T* q, const T* k, const T* v, const T* of_queries, const 
             substitute(step, fits ? count - 1 : step);
             sync_copiers();
         }
-        const MaskTile ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
-        multiply_tile(sums, queries, buffers + step % STAGES * STAGE, ahead, range.end, has_rows, shift, valid, n, mask,
+        const auto ahead = load_mask(sums.rows, range.begin + step * TILE, n, mask, of_mask, s);
+        multiply_tile(sums, queries.at, buffers + step % STAGES * STAGE, ahead, range.end, has_rows, shift, valid, n, mask,
                       of_mask, s, scale, softcap);
         if (!fits) {
             sync_copiers();

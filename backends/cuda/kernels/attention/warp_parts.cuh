@@ -1,10 +1,10 @@
 // What the warps of an attention on tensor cores have in common: their state, masks, and how their results are combined.
 //
-// A block processes 16 * TM * WARPS_M rows of queries of heads with the same keys (attention_parts.cuh). WARPS_N groups
+// A block processes ROWS rows of queries, 16 * TM * WARPS_M or eight (keys_left.cuh), of heads with the same keys (attention_parts.cuh). WARPS_N groups
 // of warps divide the keys of a tile and add up their results at the end: few rows need this to occupy a GPU. When the
 // maximum score grows, the accumulated sums are rescaled. Rows that see no key yield 0.
 //
-// Compile-time, besides the constants of heads.cuh, attention_parts.cuh and online_softmax.cuh: SIZE_V, the size of
+// Compile-time, besides the constants of heads.cuh, attention_parts.cuh and online_softmax.cuh: ROWS; SIZE_V, the size of
 // values rounded up to a multiple of 16; VECTOR_Y, results per store (1, 8); KEYS of a warp's step; TM; WARPS_M; WARPS_N;
 // CLUSTER, the number of parts of the keys if their blocks form a cluster and combine the results themselves, else 0.
 
@@ -24,7 +24,6 @@
 #endif
 
 constexpr int THREADS = 32 * WARPS_M * WARPS_N;
-constexpr int ROWS = 16 * TM * WARPS_M;
 constexpr int TILE = KEYS * WARPS_N;
 constexpr int PITCH_Y = SIZE_V + 4;  // of sums in shared memory, in floats
 constexpr int GRAIN = 16;            // parts of the keys begin at multiples of it, as products take so many
@@ -241,6 +240,11 @@ struct Results {
 #endif
 };
 
+__device__ __forceinline__ void leave(const WarpParts& parts, const Accumulators& from, int count)
+{
+    parts.leave(from, count);
+}
+
 // Opens the memory to which the blocks of a cluster send their sums of `count` rows: a barrier in 16 bytes, which expects
 // their bytes, and an equal share of the sums of each block, in fours.
 __device__ __forceinline__ void open_inbox(float4* inbox, int count)
@@ -301,13 +305,14 @@ __device__ __forceinline__ void join_cluster(const WarpParts& parts, float4* inb
 
 // Combines the results of the groups of warps and of the blocks of a cluster. `shared` is free except for copies in
 // flight.
-__device__ __forceinline__ void finish(const Accumulators& from, void* shared, float4* inbox, int n, int m0, int first,
-                                       int rows, const Results& to, const Sizes& s, float steep)
+template <typename Sums>
+__device__ __forceinline__ void finish(const Sums& from, void* shared, float4* inbox, int n, int m0, int first, int rows,
+                                       const Results& to, const Sizes& s, float steep)
 {
     cp_async_wait<0>();
     __syncthreads();
     const WarpParts parts(shared);
-    parts.leave(from, rows - m0);
+    leave(parts, from, rows - m0);
     __syncthreads();
     if constexpr (CLUSTER > 0) {
         join_cluster(parts, inbox, n, m0, first, rows, to, s, steep);

@@ -18,6 +18,14 @@ __device__ __forceinline__ void ldmatrix_x4_trans(u32 (&found)[4], u32 address)
                  : "r"(address));
 }
 
+// An 8x8 matrix, of whose row l / 4 lane l has an adjacent pair, transposed.
+__device__ __forceinline__ u32 transposed(u32 pair)
+{
+    u32 found;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(found) : "r"(pair));
+    return found;
+}
+
 // Two numbers, rounded, as an adjacent pair; the first one has the lower address.
 __device__ __forceinline__ u32 pair_of(float first, float second)
 {
