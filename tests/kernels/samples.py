@@ -391,6 +391,10 @@ def _products() -> Iterator[Sample]:
         yield sample("Gemm", [normal(m, 300), normal(300, 77)], (1,))
     yield sample("Gemm", [normal(5, 3), normal(7, 5), normal(3, 1)], transA=1, transB=1, beta=0.5)
     yield sample("Gemm", [normal(6, 5), normal(5, 1), normal(1)[0]], (1, 2))
+    for dtype in (np.int64, np.int32, np.uint32):
+        rows, columns = np.arange(15, dtype=dtype).reshape(5, 3), np.arange(6, dtype=dtype)
+        inputs = [rows, columns.reshape(2, 3), np.array([9, 4], dtype)]
+        yield sample("Gemm", inputs, transB=1, alpha=0.75, beta=2.5)
     yield sample("MatMul", [normal(3, 1, 3, 20), normal(1, 2, 20, 33)])
     yield sample("MatMul", [normal(5, 40).astype(bfloat16), normal(40, 33).astype(bfloat16)])
     yield sample("MatMul", [WHOLE, WHOLE[0].T.copy()])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 
 from ....runtime.base.record import record
-from ....runtime.ir.dtypes import FLOATS, DType
+from ....runtime.ir.dtypes import FLOATS, DType, float64
 from ....runtime.ir.types import TensorType
 from ....runtime.ops.matmul import Det, Einsum, Gemm, einsum_terms
 from ..algorithms.registry import Answer, kernel, need_dtypes
@@ -35,7 +35,7 @@ class Strided:
         steps: the first six fields of struct `Steps`.
         stack: sizes of the stacked axes, and strides of the matrices in a and b.
         zeros: the zero points of a and b.
-        factors: alpha and beta.
+        factors: alpha and beta; where these are not 1, integers are summed in float64.
     """
 
     target: Tensor | Scratch
@@ -61,6 +61,7 @@ class Strided:
         zero_a, zero_b = (0 if zero is None or zero.size == 1 else 1 for zero in zeros)
         by = dict(zip(("a_m", "a_k", "b_k", "b_n", "c_m", "c_n"), self.steps, strict=True))
         scaled = self.factors != (1.0, 1.0)
+        sums = float64 if scaled and dtype not in FLOATS else arithmetic(dtype)
         return Launch(
             "gemm/product.cu",
             "product",
@@ -76,7 +77,7 @@ class Strided:
             },
             types=(
                 *(("XA", a.dtype), ("XB", b.dtype), ("XC", a.dtype if c is None else c.dtype)),
-                *(("Y", dtype), ("A", arithmetic(dtype))),
+                *(("Y", dtype), ("A", sums)),
             ),
             constants=(
                 *(("RANK", len(sizes)), ("ADDED", c is not None), ("SCALED", scaled)),
@@ -154,8 +155,6 @@ def general_product(
     refused = need_dtypes(NUMBERS, y, a, b, c) or _need_own(epilogue)
     if refused:
         return refused
-    if y.dtype not in FLOATS and (op.alpha, op.beta) != (1.0, 1.0):
-        return f"alpha={op.alpha}, beta={op.beta} for integers"
     m, n = y.dims
     k = a.dims[0] if op.transA else a.dims[1]
     of_a = (1, m) if op.transA else (k, 1)
