@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from tercet.runtime.ir.graph import Graph, Value
+from tercet.runtime.ops.attention import Attention
 from tercet.runtime.ops.conv import Conv
 from tercet.runtime.ops.elementwise import Add, Mul, Relu
 from tercet.runtime.ops.matmul import Einsum, MatMul
 from tercet.runtime.ops.movement import Split, Transpose
 from tercet.runtime.ops.norm import Softmax
+from tercet.runtime.ops.reduce import ReduceMax
 from tercet.runtime.ops.shape import Reshape
 
 from .graphs import apply, assert_same, kinds, make, normal, optimised
@@ -77,6 +79,49 @@ def test_one_attention(scores: str, mask: str) -> None:
     views = ("Reshape", "Expand", "Unsqueeze")
     found = [kind for kind in kinds(after) if kind not in views]
     assert found == ["MatMul", "Add", "Split", "Attention", "Add"]
+    assert_same(graph, after, rel=5e-6)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+@pytest.mark.parametrize("scores", SCORES)
+def test_one_window_behind_heads(scores: str, pooled: bool) -> None:
+    """Where Hiera attends globally its windows, which follow heads, are an axis of one element."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, Add(), apply(g, MatMul(), x, normal(WIDTH, 3 * WIDTH)), normal(3 * WIDTH))
+        heads: list[Value] = []
+        for part in g.insert(Split(axis=-1, num_outputs=3), [y], 3).outputs:
+            rows = apply(g, Reshape(), part, ints(BATCH, ROWS, 1, HEADS, SIZE))
+            heads.append(apply(g, Transpose(perm=(0, 3, 2, 1, 4)), rows))
+        q, k, v = heads
+        if pooled:
+            q = apply(g, Reshape(), q, ints(BATCH, HEADS, 1, 3, 3, SIZE))
+            q = apply(g, ReduceMax(keepdims=0), q, ints(3))
+        weights = apply(g, Softmax(axis=-1), SCORES[scores](g, q, k))
+        y = apply(g, Transpose(perm=(0, 3, 2, 1, 4)), apply(g, MatMul(), weights, v))
+        y = apply(g, Reshape(), y, ints(BATCH, -1, WIDTH))
+        return apply(g, MatMul(), y, normal(WIDTH, 4))
+
+    graph = make(build, (BATCH, ROWS, WIDTH))
+    after, log = optimised(graph)
+    assert log.counts["fuse_attention"] == log.counts["join_heads"] == 1
+    assert kinds(after).count("Transpose") == (2 if pooled else 0)
+    assert_same(graph, after, rel=5e-6)
+
+
+def test_windows_of_one_head_are_samples() -> None:
+    """Their axis is in front of positions also behind the Attention."""
+
+    def build(g: Graph, x: Value) -> Value:
+        y = apply(g, MatMul(), apply(g, Softmax(axis=-1), apply(g, MatMul(), x, keys_of(g, x))), x)
+        y = apply(g, Transpose(perm=(0, 1, 3, 2, 4)), y)
+        y = apply(g, Reshape(), y, ints(BATCH, WINDOWS, ROWS, SIZE))
+        return apply(g, MatMul(), y, normal(SIZE, SIZE))
+
+    graph = make(build, (BATCH, WINDOWS, 1, ROWS, SIZE))
+    after, _ = optimised(graph)
+    (attention,) = (node for node in after.nodes if isinstance(node.op, Attention))
+    assert attention.output.tensor.dims[0] == BATCH * WINDOWS
     assert_same(graph, after, rel=5e-6)
 
 

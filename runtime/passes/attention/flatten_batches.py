@@ -18,13 +18,16 @@ from ..pattern import scaling
 
 #: Axes of heads: head, position, element.
 _HEADS = 3
+#: Maximum number of nodes from a product of queries and keys to what reads the result.
+_MAX_STEPS = 12
 
 
 def run(graph: Graph, context: Context) -> Iterator[str]:
     """Reshape the operands of a Softmax and the products around it to four axes, and back.
 
     Windows of images often have a separate axis: [sample, window, head, position, element].
-    Views move through scales and transposes of heads until they merge with other views.
+    Views move through scales and transposes of heads until they merge with other views. Where
+    windows follow heads (Hiera), of which there is only one, that axis is none of heads.
     """
     for node in list(graph.nodes):
         shape = shape_of(node.output) if node in graph and node.outputs else None
@@ -77,7 +80,8 @@ def _is_weighted(product: Node) -> bool:
 def _flatten(graph: Graph, node: Node) -> str:
     add, name = Builder(graph, node, f"{node.name}.flat"), node.name
     shape = shape_of(node.output) or ()
-    inputs = [None if value is None else _flat(graph, value, add) for value in node.inputs]
+    kept = _HEADS + _follows_heads(graph, node)
+    inputs = [None if value is None else _flat(graph, value, add, kept) for value in node.inputs]
     op = Softmax(axis=-1) if isinstance(node.op, Softmax) else node.op
     value = Builder(graph, node, name, (node,))(op, *inputs)
     graph.redirect(node.output, add.view(value, shape))
@@ -86,20 +90,42 @@ def _flatten(graph: Graph, node: Node) -> str:
     return f"{kind} '{name}' has one batch axis"
 
 
-def _flat(graph: Graph, value: Value, add: Builder) -> Value:
-    """Return a value with its leading axes merged."""
+def _follows_heads(graph: Graph, node: Node) -> bool:
+    """Whether the axis in front of positions has size 1, and that of heads is in front of it.
+
+    Heads are what a Transpose of the result brings behind positions.
+    """
+    shape = shape_of(node.output)
+    if shape is None or shape[-_HEADS] != 1 or shape[-_HEADS - 1] == 1:
+        return False
+    rank = len(shape)
+    reader = graph.sole_consumer(node.output)
+    for _ in range(_MAX_STEPS):
+        if reader is None or len(shape_of(reader.output) or ()) != rank:
+            return False
+        if isinstance(reader.op, Transpose):
+            order = reader.op.order(rank)
+            return order.index(rank - _HEADS - 1) > order.index(rank - 2)
+        reader = graph.sole_consumer(reader.output)
+    return False
+
+
+def _flat(graph: Graph, value: Value, add: Builder, kept: int) -> Value:
+    """Return a value with the axes in front of the last ones merged, to four axes."""
     node, shape = graph.made_for_one(value), shape_of(value) or ()
-    lead = len(shape) - _HEADS
+    lead = len(shape) - kept
     if node is not None:
         step = scaling(value)
         if step is not None and step[2] is node and shape_of(step[0]) == shape:
-            inner = _flat(graph, step[0], add)
+            inner = _flat(graph, step[0], add, kept)
             return add(node.op, *(inner if v is step[0] else _scalar(v, add) for v in node.inputs))
         if isinstance(node.op, Transpose) and node.inputs[0] is not None:
             order = node.op.order(len(shape))
-            if order[:lead] == tuple(range(lead)):
-                perm = (0, *(axis - lead + 1 for axis in order[lead:]))
-                return add(Transpose(perm=perm), _flat(graph, node.inputs[0], add))
+            first = len(shape) - 2 if kept > _HEADS else lead
+            if order[:first] == tuple(range(first)):
+                moved = len(shape) - _HEADS
+                perm = (0, *(axis - moved + 1 for axis in order[moved:]))
+                return add(Transpose(perm=perm), _flat(graph, node.inputs[0], add, kept))
     return add.shaped(value, _sizes(shape, lead), "rows")
 
 
@@ -111,4 +137,4 @@ def _scalar(value: Value | None, add: Builder) -> Value | None:
 
 def _sizes(shape: tuple[Dim, ...], lead: int) -> tuple[int, ...]:
     sizes = [size for size in shape if isinstance(size, int)]
-    return prod(sizes[:lead]), *sizes[lead:]
+    return prod(sizes[:lead]), prod(sizes[lead:-2]), *sizes[-2:]
