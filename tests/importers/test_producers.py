@@ -203,6 +203,38 @@ def test_axes_from_the_end(x: str, perm: tuple[int, ...]) -> None:
         tercet.load(model)
 
 
+@pytest.mark.parametrize("opset", [7, 9, 16, 24])
+@pytest.mark.parametrize("x", ["1, 2, 5, 7", "n, 2, 5, 7", "n, 2, h, 7"])
+def test_mxnet_and_caffe_align_vectors_with_channels(x: str, opset: int) -> None:
+    """Networks for faces: slopes of one number per channel, and `spatial = 0` for such scales."""
+    body = """
+      <ir_version: 4, opset_import: ["" : %d]>
+      g (float[%s] x) => (float[a, b, c, d] y)
+      <float[2] one = {1, 1}, float[2] m = {2, 3}, float[2] v = {2, 3}, float[%s] s = {2, 3}> {
+        n = BatchNormalization <epsilon = 2e-5%s> (x, one, m, m, v)
+        y = PRelu (n, s)
+      }"""
+    spatial = ", spatial = 0" if opset < 9 else ""
+    model = onnx.parser.parse_model(body % (opset, x, "2", spatial))
+    (y,) = tercet.load(model, backend="numpy")(X)
+    wanted = run_onnxruntime(onnx.parser.parse_model(body % (opset, x, "2, 1, 1", "")), {"x": X})
+    np.testing.assert_allclose(y, wanted["y"], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("x", "slope"), [("1, 7, 2, 7", 7), ("1, 2, 5, 7", 7), ("1, 2, 5, 7", 1)])
+def test_slopes_that_broadcast_are_not_of_channels(x: str, slope: int) -> None:
+    slopes = ", ".join(map(str, range(1, slope + 1)))
+    model = onnx.parser.parse_model(f"""
+      <ir_version: 4, opset_import: ["" : 9]>
+      g (float[{x}] x) => (float[a, b, c, d] y) <float[{slope}] s = {{{slopes}}}> {{
+        y = PRelu (x, s)
+      }}""")
+    shape = [int(n) for n in x.split(",")]
+    feeds = {"x": np.random.default_rng(2).standard_normal(shape).astype(np.float32)}
+    (y,) = tercet.load(model, backend="numpy")(feeds["x"])
+    np.testing.assert_array_equal(y, run_onnxruntime(model, feeds)["y"])
+
+
 @pytest.mark.parametrize("opset", [7, 21])
 def test_two_versions_of_a_domain_without_nodes(opset: int) -> None:
     """skl2onnx imports ONNX's domain twice, and ONNX's converter changes the first import."""

@@ -173,6 +173,8 @@ CASES = [
     Case("Hardmax", 11, (X,), {"axis": 1}),
     Case("BatchNormalization", 9, (X, *CHANNELS)),
     Case("BatchNormalization", 7, (X, *ELEMENTS), {"spatial": 0}),
+    Case("BatchNormalization", 7, (X, *CHANNELS), {"spatial": 0}, batch_norm),
+    Case("BatchNormalization", 7, (X[:, :, 0, 0], *CHANNELS), {"spatial": 0}),
     Case("BatchNormalization", 6, (X, *CHANNELS), {"is_test": 1}, batch_norm),
     Case("GroupNormalization", 18, (floats(2, 6, 4), floats(3), floats(3)), {"num_groups": 3}),
     # recurrence and signals

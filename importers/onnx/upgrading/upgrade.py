@@ -36,6 +36,10 @@ from .rewrite import (
     without,
 )
 
+#: The opset from which on slopes of PRelu broadcast.
+PRELU_BROADCASTS = 7
+#: The least rank at which axis 1 is not the last one.
+FIRST_IMAGE_RANK = 3
 #: Importing these modules registers their upgrades.
 __all__ = ["gpu_layouts", "upgrade", "upgrade_layers"]
 
@@ -141,18 +145,34 @@ def _aligned(b: str, a: str, axis: int, site: NodeSite) -> tuple[Sequence[RawNod
     return nodes, aligned
 
 
-@before(7, "PRelu")
+@before(NEWEST[""] + 1, "PRelu")
 def prelu(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
-    """A vector of slopes was per channel, along axis 1."""
+    """A vector of slopes was per channel, along axis 1, before opset 7.
+
+    Exporters of MXNet and Caffe write such vectors in newer opsets, too.
+    """
     node = without(node, "consumed_inputs")
     x, slope = need_inputs(node, 2, site)[:2]
-    type_ = site.type_of(slope)
-    if not isinstance(type_, TensorType) or type_.shape is None:
-        raise site.unsupported(f"cannot be upgraded: the shape of '{slope}' is unknown", node)
-    if len(type_.shape) != 1 or type_.shape[0] == 1:
-        return [node]
+    if opset >= PRELU_BROADCASTS:
+        if not _is_only_of_channels(slope, x, site):
+            return [node]
+    else:
+        type_ = site.type_of(slope)
+        if not isinstance(type_, TensorType) or type_.shape is None:
+            raise site.unsupported(f"cannot be upgraded: the shape of '{slope}' is unknown", node)
+        if len(type_.shape) != 1 or type_.shape[0] == 1:
+            return [node]
     nodes, aligned = _aligned(slope, x, 1, site)
     return [*nodes, node.change(inputs=(x, aligned))]
+
+
+def _is_only_of_channels(slope: str, x: str, site: NodeSite) -> bool:
+    """Return whether `slope` is a vector that has the size of axis 1, but not of the last one."""
+    types = (site.type_of(slope), site.type_of(x))
+    own, shape = (each.shape if isinstance(each, TensorType) else None for each in types)
+    if own is None or shape is None or len(own) != 1 or len(shape) < FIRST_IMAGE_RANK:
+        return False
+    return own[0] == shape[1] and own[0] not in (1, shape[-1]) and isinstance(shape[-1], int)
 
 
 @before(11, "Clip")

@@ -122,7 +122,8 @@ def softmax(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
 def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[RawNode]:
     """A node with more than one output is training; `spatial=0` normalised every element by itself.
 
-    What training keeps for its gradients is a variance or its inverse root, as the runtime wants.
+    Older exporters of MXNet write it with one number per channel, and normalise channels. What
+    training keeps for its gradients is a variance or its inverse root, as the runtime wants.
     """
     x, scale, bias, mean, variance = need_inputs(node, 5, site)[:5]
     for name in node.outputs[3:]:
@@ -137,7 +138,7 @@ def batch_normalization(node: RawNode, opset: int, site: NodeSite) -> Sequence[R
     if trains:
         return [without(node, training_mode=1).change(outputs=node.outputs[:3])]
     node = node.change(outputs=node.outputs[:1])
-    if spatial:
+    if spatial or rank_of(scale, site) == 1:
         return [node]
     epsilon = float(np.float32(1e-5)) if epsilon is None else epsilon
     nodes, tiny = scalar_like(epsilon, variance, site)

@@ -44,8 +44,8 @@ _VALUES: dict[tuple[str, str, str | int], int] = {
 #: The first version with negative axes.
 _NEGATIVE_AXES = 11
 #: What `upgrade` completes in every version, and the first one that has the completed form: Split
-#: gets the number of its outputs, Loop what its body declares.
-_COMPLETED: dict[tuple[str, str], int] = {("", "Split"): 13, ("", "Loop"): 1}
+#: gets the number of its outputs, Loop what its body declares, PRelu the axes of its slopes.
+_COMPLETED: dict[tuple[str, str], int] = {("", "Split"): 13, ("", "Loop"): 1, ("", "PRelu"): 7}
 _SPLIT_UNEVEN = 18
 #: Attributes whose default the shape inference of `onnx` does not know: it takes STFT's for 0, and
 #: fails without the axes.
