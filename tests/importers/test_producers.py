@@ -235,6 +235,18 @@ def test_slopes_that_broadcast_are_not_of_channels(x: str, slope: int) -> None:
     np.testing.assert_array_equal(y, run_onnxruntime(model, feeds)["y"])
 
 
+def test_columns_of_scales_are_vectors() -> None:
+    """What caffe2onnx writes of an Upsample layer."""
+    model = onnx.parser.parse_model("""
+      <ir_version: 8, opset_import: ["" : 13], producer_name: "caffe">
+      g (float[1, 2, 5, 7] x) => (float[1, 2, 10, 14] y)
+      <float[8, 1] r = {0, 0, 0, 0, 1, 1, 1, 1}, float[4, 1] s = {1, 1, 2, 2}> {
+        y = Resize <mode = "nearest"> (x, r, s)
+      }""")
+    (y,) = tercet.load(model, backend="numpy")(X)
+    np.testing.assert_array_equal(y, run_onnxruntime(model, {"x": X})["y"])
+
+
 @pytest.mark.parametrize("opset", [7, 21])
 def test_two_versions_of_a_domain_without_nodes(opset: int) -> None:
     """skl2onnx imports ONNX's domain twice, and ONNX's converter changes the first import."""

@@ -24,6 +24,8 @@ ANY = "*"
 ONNXRUNTIME = ("onnx.quantize", "onnxruntime.transformers")
 #: The rank of signals without an axis for their parts.
 _REAL = 2
+#: The rank of columns.
+_COLUMN = 2
 #: The place of an Attention's mask among its inputs.
 _MASK = 3
 
@@ -115,6 +117,19 @@ def whole_shapes(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
     if node.attributes.get("auto_pad") == "SAME_LOWER":
         changed["auto_pad"] = "SAME_UPPER"
     return [without(node, **changed)]
+
+
+@written_by("Resize", "caffe")
+def columns_as_vectors(node: RawNode, site: NodeSite) -> Sequence[RawNode]:
+    """Columns are vectors: caffe2onnx writes scales [n, 1], and onnxruntime reads them."""
+    nodes: list[RawNode] = []
+    inputs = list(node.inputs)
+    flat = site.constant(np.array([-1], int64), "flat")
+    for i, name in enumerate(inputs[1:], 1):
+        if name and rank_of(name, site) == _COLUMN:
+            inputs[i] = site.fresh(f"{name}/vector")
+            nodes.append(made("Reshape", (name, flat), inputs[i]))
+    return [*nodes, node.change(inputs=tuple(inputs))]
 
 
 @written_by("Resize", "pytorch", *ONNXRUNTIME)
