@@ -135,8 +135,8 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         ("ai.onnx.contrib", "AudioDecoder", "onnxruntime-extensions"),
         ("com.amd.quark", "ExtendedInstanceNormalization", "such as its A8W8"),
         ("qonnx.custom_op.general", "QuantLSTMCell", "leave this layer in floats"),
-        ("qonnx.custom_op.general", "Im2Col", "use the file of Brevitas"),
-        ("qonnx.custom_op.channels_last", "Conv", "use the file before that"),
+        ("qonnx.custom_op.general", "GenericPartition", "use the file of Brevitas"),
+        ("qonnx.custom_op.channels_last", "Resize", "use the file before that"),
         ("trt", "TRT_FP4QDQ", "TensorRT's plugins"),
     ],
 )

@@ -16,6 +16,7 @@ from ..packages import needs_cuda
 from .stored import arrays
 
 MODEL = Path(__file__).parent / "qonnx.onnx"
+LAYERS = MODEL.with_stem("qonnx_layers")
 
 
 @pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
@@ -29,6 +30,18 @@ def test_samples(options: Any) -> None:
         np.testing.assert_allclose(found[name], result, 1e-6, 1e-7, err_msg=name)
 
 
+@pytest.mark.parametrize("options", [{}, {"stop_at": 0}], ids=["passes", "as it is"])
+def test_layers(options: Any) -> None:
+    """Lowered ones, and those with the channels last."""
+    wanted = arrays(LAYERS, "output/")
+    with tercet.load(LAYERS, **options) as model:
+        found = model.run(arrays(LAYERS, "input/"))
+    assert found.keys() == wanted.keys()
+    for name, result in wanted.items():
+        assert found[name].shape == result.shape
+        np.testing.assert_allclose(found[name], result, 1e-5, 1e-5, err_msg=name)
+
+
 @pytest.mark.parametrize("domain", QONNX)
 def test_other_names_of_the_domain(domain: str) -> None:
     model = onnx.load(MODEL)
@@ -40,16 +53,36 @@ def test_other_names_of_the_domain(domain: str) -> None:
 
 
 @needs_cuda
-def test_cuda_leaves_nothing() -> None:
-    found = tercet.inspect(MODEL, placement="cuda", target="sm_90a").placement
+@pytest.mark.parametrize("model", [MODEL, LAYERS], ids=["samples", "layers"])
+def test_cuda_leaves_nothing(model: Path) -> None:
+    found = tercet.inspect(model, placement="cuda", target="sm_90a").placement
     assert found
     assert all(row.backend == "plan" or row.backend.startswith("cuda") for row in found)
 
 
 def test_operators_of_hardware_are_refused_with_a_recipe() -> None:
     model = onnx.load(MODEL)
-    model.graph.node[0].op_type = "Im2Col"
+    model.graph.node[0].op_type = "GenericPartition"
     with pytest.raises(tercet.UnsupportedError, match="use the file of Brevitas"):
+        tercet.load(model)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attribute", "value", "message"),
+    [
+        ("Im2Col", "pad_amount", [1, 1], "must be of two axes"),
+        ("QuantAvgPool2d", "data_layout", "NCWH", "expected NCHW or NHWC"),
+    ],
+)
+def test_layers_that_nobody_could_build_are_errors(
+    operator: str, attribute: str, value: Any, message: str
+) -> None:
+    model = onnx.load(LAYERS)
+    node = next(node for node in model.graph.node if node.op_type == operator)
+    kept = [each for each in node.attribute if each.name != attribute]
+    del node.attribute[:]
+    node.attribute.extend([*kept, onnx.helper.make_attribute(attribute, value)])
+    with pytest.raises(tercet.ModelError, match=message):
         tercet.load(model)
 
 

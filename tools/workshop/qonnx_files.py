@@ -3,8 +3,9 @@
     pip install brevitas qonnx onnxoptimizer onnxscript
     python tools/workshop/qonnx_files.py tests/contrib/qonnx tests/producers/converted
 
-A sample is one node; its results are those of qonnx's implementation. Next to each file is an .npz
-file with inputs and results. This script imports nothing of tercet, so it runs in environments
+A sample is one node; its results are those of qonnx's implementation. Layers that qonnx lowers, or
+moves the channels of, are in a second file, whose name ends in `_layers`. Next to each file is an
+.npz file with inputs and results. This script imports nothing of tercet, so it runs in environments
 without it.
 """
 
@@ -23,6 +24,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 DOMAIN = "qonnx.custom_op.general"
+CHANNELS_LAST = "qonnx.custom_op.channels_last"
 RNG = np.random.default_rng(0)
 MODES = ("ROUND", "CEIL", "FLOOR", "UP", "DOWN", "HALF_UP", "HALF_DOWN")
 Sample = tuple[str, dict[str, Any], dict[str, Any], Any]
@@ -94,6 +96,69 @@ def model_of(drawn: list[Sample]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
+def layers() -> Iterator[tuple[str, str, list[Any], dict[str, Any], tuple[int, ...]]]:
+    """Yield domains, operators, inputs, attributes and shapes of results."""
+    x = RNG.standard_normal((2, 7, 6, 4)).astype(np.float32)
+    w = RNG.standard_normal((6, 3, 2, 2)).astype(np.float32)
+    bias = RNG.standard_normal(6).astype(np.float32)
+    given = {"kernel_shape": [3, 2], "dilations": [1, 2], "group": 2}
+    given |= {"pads": [1, 0, 2, 1], "strides": [2, 1]}
+    yield CHANNELS_LAST, "Conv", [x, w, bias], given, (2, 4, 5, 6)
+    line = RNG.standard_normal((2, 9, 4)).astype(np.float32)
+    narrow = RNG.standard_normal((3, 3, 4)).astype(np.float32)
+    given = {"kernel_shape": [3], "dilations": [1], "group": 1, "pads": [1, 1], "strides": [1]}
+    yield CHANNELS_LAST, "Conv", [line, narrow], given, (2, 9, 3)
+    few = [np.abs(RNG.standard_normal(4)).astype(np.float32) for _ in range(4)]
+    given = {"epsilon": 0.01, "momentum": 0.9, "training_mode": 0}
+    yield CHANNELS_LAST, "BatchNormalization", [x, *few], given, x.shape
+    given = {"kernel_shape": [2, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]}
+    yield CHANNELS_LAST, "MaxPool", [x], given, (2, 4, 3, 4)
+    yield DOMAIN, "MaxPoolNHWC", [x], {**given, "ceil_mode": 0}, (2, 4, 3, 4)
+    for size, stride, pads, dilations in (
+        ([3, 2], [2, 1], [1, 0, 2, 1], [1, 2]),
+        ([1, 1], [2, 3], [0, 0, 0, 0], [1, 1]),
+        ([2, 3], [1, 2], [0, 0, 0, 0], [3, 1]),
+    ):
+        given = {"kernel_size": size, "stride": stride, "pad_amount": pads, "dilations": dilations}
+        given |= {"input_shape": "(1,7,6,4)", "pad_value": 0}
+        yield DOMAIN, "Im2Col", [x[:1]], given, ()  # qonnx mixes up several images
+    whole = RNG.integers(0, 16, (2, 4, 6, 6)).astype(np.float32)
+    for layout, obits, signed in (("NCHW", 4, 0), ("NHWC", 8, 1), ("NCHW", 2, 1)):
+        given = {"kernel": 2, "stride": 2, "ibits": 4, "obits": obits, "signed": signed}
+        shape = (2, 4, 3, 3) if layout == "NCHW" else (2, 2, 3, 6)
+        yield DOMAIN, "QuantAvgPool2d", [whole - 8 * signed], given | {"data_layout": layout}, shape
+    bits = RNG.integers(0, 2, (3, 9)).astype(np.float32)
+    yield DOMAIN, "XnorPopcountMatMul", [bits, bits.T.copy()], {}, (3, 3)
+    yield DOMAIN, "DebugMarker", [bits], {"export_debug_name": "seen"}, bits.shape
+
+
+def save_layers(path: Path) -> None:
+    """Write a model with a node for each layer; inputs but the first are weights."""
+    wrapped = import_module("qonnx.core.modelwrapper").ModelWrapper
+    types = import_module("qonnx.core.datatype").DataType
+    run = import_module("qonnx.core.execute_custom_node").execute_custom_node
+    nodes, weights, inputs, outputs, arrays = [], [], [], [], {}
+    for i, (domain, op, given, attributes, shape) in enumerate(layers()):
+        names = [f"s{i}_{j}" for j in range(len(given))]
+        node = helper.make_node(op, names, [f"y{i}"], domain=domain, **attributes)
+        info = helper.make_tensor_value_info(names[0], 1, given[0].shape)
+        result = helper.make_tensor_value_info(f"y{i}", 1, None)
+        alone = wrapped(helper.make_model(helper.make_graph([node], op, [info], [result])))
+        alone.set_tensor_datatype(names[0], types["FLOAT32"])
+        context = {**dict(zip(names, given, strict=True)), f"y{i}": np.zeros(shape, np.float32)}
+        run(node, context, alone.graph, 17)
+        nodes.append(node)
+        inputs.append(info)
+        outputs.append(result)
+        weights += [numpy_helper.from_array(x, n) for n, x in list(context.items())[1 : len(given)]]
+        arrays |= {f"input/{names[0]}": given[0], f"output/y{i}": context[f"y{i}"]}
+    graph = helper.make_graph(nodes, "layers", inputs, outputs, weights)
+    opsets = [helper.make_opsetid(name, 17) for name in ("", CHANNELS_LAST)]
+    opsets.append(helper.make_opsetid(DOMAIN, 1))
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    np.savez_compressed(path.with_suffix(".npz"), allow_pickle=False, **arrays)
+
+
 def networks() -> Iterator[tuple[str, onnx.ModelProto, Any, Any]]:
     """Yield names, models, inputs and results of Brevitas's networks."""
     torch, nn, quant = (import_module(n) for n in ("torch", "brevitas.nn", "brevitas.quant"))
@@ -133,6 +198,7 @@ def main(contrib: Path, producers: Path) -> None:
     inputs = {f"input/s{i}_x": given["x"] for i, (_, given, *_) in enumerate(drawn)}
     onnx.save(model_of(drawn), contrib.with_suffix(".onnx"))
     np.savez_compressed(contrib.with_suffix(".npz"), allow_pickle=False, **inputs, **results)
+    save_layers(contrib.with_name(f"{contrib.name}_layers.onnx"))
     producers.mkdir(parents=True, exist_ok=True)
     for name, model, x, y in networks():
         onnx.save(model, producers / f"{name}.onnx")

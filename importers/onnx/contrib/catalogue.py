@@ -84,6 +84,12 @@ FOREIGN: dict[str, str] = {
 }
 #: The domain of QONNX under its present and its former names.
 QONNX = ("qonnx.custom_op.general", "finn.custom_op.general", "onnx.brevitas")
+#: What qonnx writes in that domain where it lowers a file for FINN.
+_LOWERED = frozenset(
+    ("DebugMarker", "Im2Col", "MaxPoolNHWC", "QuantAvgPool2d", "XnorPopcountMatMul")
+)
+#: The domain of ONNX's own operators after qonnx has moved the channels last.
+CHANNELS_LAST = "qonnx.custom_op.channels_last"
 #: That of AMD Quark, and the one that it had before.
 QUARK = ("com.amd.quark", "com.vai.quantize")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
@@ -97,6 +103,7 @@ COMPLEX = "complex"
 #: Modules of other domains, each with all of its operators.
 _OTHER_MODULES = {
     **dict.fromkeys(QONNX, "qonnx"),
+    CHANNELS_LAST: "qonnx_layers",
     **dict.fromkeys(QUARK, "quark"),
     TENSORRT: "tensorrt",
     EXTENSIONS: "extensions",
@@ -113,6 +120,8 @@ def find(domain: str, name: str) -> Contrib | None:
     module = _OTHER_MODULES.get(domain)
     if domain == DOMAIN:
         module = _MODULE_OF.get(name)
+    elif domain in QONNX and name in _LOWERED:
+        module = _OTHER_MODULES[CHANNELS_LAST]
     elif domain == TENSORFLOW:
         module = FOREIGN.get(name)
     elif not domain:

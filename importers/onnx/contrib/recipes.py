@@ -6,7 +6,7 @@ import re
 
 import onnx.defs
 
-from .catalogue import EXTENSIONS, PLUGIN, QONNX, QUARK, TENSORRT
+from .catalogue import CHANNELS_LAST, EXTENSIONS, PLUGIN, QONNX, QUARK, TENSORRT
 from .declaration import DOMAIN
 
 _FUSIONS = (
@@ -39,7 +39,7 @@ _DOMAINS = {
     f"{DOMAIN}.nchwc": _LAYOUT,
     "com.ms.internal.nhwc": _LAYOUT,
     **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
-    "qonnx.custom_op.channels_last": "qonnx moved the channels last; use the file before that",
+    CHANNELS_LAST: "qonnx moved the channels last; use the file before that",
     EXTENSIONS: _EXTENSIONS,
     f"{DOMAIN}.extensions": _EXTENSIONS,
     "ai.onnx.training": _TRAINING,
