@@ -136,6 +136,8 @@ def test_what_is_refused(op: str, inputs: Any, attributes: Any, text: str) -> No
         ("com.amd.quark", "ExtendedInstanceNormalization", "such as its A8W8"),
         ("qonnx.custom_op.general", "QuantLSTMCell", "leave this layer in floats"),
         ("qonnx.custom_op.general", "GenericPartition", "use the file of Brevitas"),
+        ("finn.custom_op.fpgadataflow.hls", "MVAU_hls", "use the file of Brevitas"),
+        ("org.openvinotoolkit", "PriorBox", "an operator of OpenVINO"),
         ("qonnx.custom_op.channels_last", "Resize", "use the file before that"),
         ("trt", "TRT_FP4QDQ", "TensorRT's plugins"),
     ],

@@ -94,6 +94,8 @@ CHANNELS_LAST = "qonnx.custom_op.channels_last"
 QUARK = ("com.amd.quark", "com.vai.quantize")
 #: TensorRT finds its plugins by their names, so that the domain may be left out.
 TENSORRT, PLUGIN = "trt", "TRT_"
+#: The domain of what OpenVINO adds to ONNX.
+OPENVINO = "org.openvinotoolkit"
 #: The domain of onnxruntime-extensions, of whose operators some have definitions.
 EXTENSIONS = "ai.onnx.contrib"
 #: The domain of the custom operators of tf2onnx.
@@ -106,6 +108,7 @@ _OTHER_MODULES = {
     CHANNELS_LAST: "qonnx_layers",
     **dict.fromkeys(QUARK, "quark"),
     TENSORRT: "tensorrt",
+    OPENVINO: "openvino",
     EXTENSIONS: "extensions",
 }
 #: All domains besides ONNX's own and onnxruntime's.

@@ -6,7 +6,7 @@ import re
 
 import onnx.defs
 
-from .catalogue import CHANNELS_LAST, EXTENSIONS, PLUGIN, QONNX, QUARK, TENSORRT
+from .catalogue import CHANNELS_LAST, EXTENSIONS, OPENVINO, PLUGIN, QONNX, QUARK, TENSORRT
 from .declaration import DOMAIN
 
 _FUSIONS = (
@@ -30,6 +30,7 @@ _EXTENSIONS = (
 _LACKING = "a function that the file lacks; export the model once more"
 _MMCV = "MMDeploy writes it for plugins of its own; export the model with operators of ONNX"
 _TORCHVISION = "an operator of torchvision; export with its newest release and dynamo=True"
+_FINN = "FINN writes it for its hardware; use the file of Brevitas"
 _QUARK = "AMD Quark's formats for its hardware; quantize with integers, such as its A8W8, instead"
 _CELL = "Brevitas writes cells with quantized gates for FINN; leave this layer in floats"
 
@@ -38,7 +39,9 @@ _DOMAINS = {
     DOMAIN: _FUSIONS,
     f"{DOMAIN}.nchwc": _LAYOUT,
     "com.ms.internal.nhwc": _LAYOUT,
-    **dict.fromkeys(QONNX, "FINN writes it for its hardware; use the file of Brevitas"),
+    **dict.fromkeys(QONNX, _FINN),
+    **{f"finn.custom_op.fpgadataflow{each}": _FINN for each in ("", ".hls", ".rtl")},
+    OPENVINO: "an operator of OpenVINO; export the model with ONNX's own operators",
     CHANNELS_LAST: "qonnx moved the channels last; use the file before that",
     EXTENSIONS: _EXTENSIONS,
     f"{DOMAIN}.extensions": _EXTENSIONS,
