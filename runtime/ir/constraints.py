@@ -347,7 +347,7 @@ def _allowed(found: Element, constraint: Constraint, operator: str) -> str:
         return allowed
     return (
         f"{allowed} (convert to float16 with '{operator}' in op_block_list, which keeps it in "
-        "float32)"
+        "float32, and without disable_shape_infer)"
     )
 
 

@@ -24,7 +24,7 @@ AT_LOAD: dict[str, tuple[str, str, str]] = {
         "float16[1,1,2,2] x, float16[4] s",
         "y = Resize(x, , s)",
         "scales of Resize is float16; ONNX allows float32 (convert to float16 with 'Resize' in "
-        "op_block_list, which keeps it in float32)",
+        "op_block_list, which keeps it in float32, and without disable_shape_infer)",
     ),
     "float64 where ONNX has none": (
         "double[4] x",
