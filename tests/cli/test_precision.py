@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper, parser
 
 import tercet as api
 from tercet.tools.bisect.precision import PrecisionResult, keep_float32
@@ -140,3 +140,32 @@ def test_fused_nodes_are_kept_by_any_of_their_names(folder: Path) -> None:
         with api.load("classifier.onnx", precision="float16", keep_float32=[keep]) as model:
             (row,) = (r for r in model.placement({"image": (1, 3, 8, 8)}) if "conv" in r.nodes)
         assert "float16" not in row.inputs[0]
+
+
+def test_nodes_in_bodies_of_control_flow_are_found(folder: Path) -> None:
+    """Passes run on bodies when their sizes are known, and make halves of their nodes, too."""
+    w = (np.random.default_rng(0).standard_normal((64, 64)) / 8).astype(np.float32)
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4, 64] x, bool go, int64 count) => (float[4, 64] y) {
+      y = Loop (count, go, x) <
+        body = b (int64 i, bool on, float[4, 64] s) => (bool on, float[4, 64] t) {
+          t = If (on) <
+            then_branch = c () => (float[4, 64] p) {
+              [product] m = MatMul (s, w)
+              [tanh] p = Tanh (m)
+            },
+            else_branch = d () => (float[4, 64] q) { [other] q = MatMul (s, w) }
+          >
+        }
+      >
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    models.write(model, folder / "loop.onnx")
+    given = {"go": np.array(True), "count": np.array(3)}
+    given["x"] = np.random.default_rng(1).standard_normal((4, 64)).astype(np.float32)
+    found = keep_float32("loop.onnx", 1e-5, inputs=given)
+    assert set(found.candidates) == {"product", "tanh"}  # nothing runs the other branch
+    assert found.ok
+    assert found.keep == ("product",)
+    assert error("loop.onnx", found, ()) > 1e-5 > error("loop.onnx", found, found.keep)
+    assert error("loop.onnx", found, ()) == pytest.approx(found.error_half, rel=0.5)

@@ -10,7 +10,7 @@ long as the tolerance is met (delta debugging). No name of the resulting list, w
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from ...backends import settled
 from ...runtime.base.arguments import one_of, refused
 from ...runtime.base.files import write_text
 from ...runtime.base.notebook import Shown
+from ...runtime.errors import TercetError, TimeLimitError
 from ...runtime.ir.dtypes import FLOATS, bfloat16, float16, float32
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import Array, TensorType, ValueType
@@ -34,8 +35,10 @@ from ..common.search import smallest
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..common.views import shown
+from ..compare.bodies import BodyRun, Values, has_bodies, visit_bodies
+from ..compare.case import Case
 from ..export.writing import model_title
-from ..runners.replay import Player, open_player, prepared
+from ..runners.replay import Player, open_player, run_all
 from ..runners.runners import RunnerSettings, check_options
 from ..verdict.error_bounds import flat
 from ..verdict.float64_reference import Oracle
@@ -225,16 +228,15 @@ class _Search:
     ) -> None:
         self._player, self._imported, self._feeds = player, imported, feeds
         self._options, self._say = options, say
+        self._case = Case(imported, feeds, options, say=say)
         say("running the model in float64")
         oracle = Oracle(imported)
         try:
             self._exact = flat(oracle.run(dict(feeds)))
         finally:
             oracle.close()
-        self.candidates = _candidates(
-            prepared(imported, feeds, replace(options, precision="float32")),
-            prepared(imported, feeds, options),
-        )
+        wide = replace(options, precision="float32")
+        self.candidates = _candidates(self._all_graphs(wide), self._all_graphs(options))
         self.errors: dict[tuple[str, ...], float] = {}
         self.alone: dict[str, float] = {}
         self.best: tuple[str, ...] | None = None
@@ -267,18 +269,50 @@ class _Search:
         if keep not in self.errors:
             self._say(f"run {len(self.errors) + 1}: {len(keep)} nodes stay float32")
             options = replace(self._options, keep_float32=keep)
-            graph = prepared(self._imported, self._feeds, options)
-            found = flat(self._player.run(graph, self._feeds))
+            graph = self._case.optimised(options)
+            found = flat(self._case.player(self._player, graph).run(graph, self._feeds))
             types = {name: value.type for name, value in self._imported.outputs.items()}
             self.errors[keep] = _error(found, self._exact, types)
         return self.errors[keep]
 
+    def _all_graphs(self, options: Options) -> list[Graph]:
+        """Return what passes make of the model, and of the bodies that run."""
+        graph = self._case.optimised(options)
+        if not any(map(has_bodies, graph.nodes)):
+            return [graph]
+        values = run_all(self._player, graph, self._feeds)
+        return [graph, *_bodies(self._player, graph, values, options)]
 
-def _candidates(wide: Graph, narrow: Graph) -> tuple[str, ...]:
-    """Return the file's names of nodes that are float32 in one graph, and half in another."""
+
+class _EnteredError(TercetError):
+    """A body has run."""
+
+
+def _bodies(player: Player, graph: Graph, values: Values, options: Options) -> Iterator[Graph]:
+    """Yield what passes make of the first body that each node of control flow runs, and in it."""
+    runs: list[BodyRun] = []
+
+    def enter(run: BodyRun) -> None:
+        runs.append(run)
+        raise _EnteredError
+
+    for node in filter(has_bodies, graph.nodes):
+        try:
+            visit_bodies(player, (node, node), values, options, enter)
+        except TimeLimitError:
+            raise
+        except TercetError:  # or it cannot run alone, and then nothing is known of it
+            pass
+    for run in runs:
+        yield run.ours.graph
+        yield from _bodies(player, run.ours.graph, run.values, options)
+
+
+def _candidates(wide: Iterable[Graph], narrow: Iterable[Graph]) -> tuple[str, ...]:
+    """Return the file's names of nodes that are float32 in some graphs, and half in others."""
     found: dict[str, None] = {}
-    before = {node.name: node for node in wide.nodes}
-    for node in narrow.nodes:
+    before = {node.name: node for graph in wide for node in graph.nodes}
+    for node in (node for graph in narrow for node in graph.nodes):
         same = before.get(node.name)
         if same is not None and _dtype(same) == float32 and _dtype(node) in (float16, bfloat16):
             found[node.origin[0] if node.origin else node.name] = None
