@@ -113,6 +113,12 @@ class Options:
         for name, rule in OPTION_RULES.items():
             object.__setattr__(self, name, rule(name, getattr(self, name)))
 
+    @property
+    def widens(self) -> bool:
+        """Whether floats of 16 bits are kept in float32; False where `widen` is None."""
+        is_rounded = self.precision in ("float16", "bfloat16") or self.stop_at is not None
+        return bool(self.widen) and not is_rounded
+
     def of_backend(self, name: str, kind: type[T]) -> T:
         """Return the options of one backend: the user's, or the defaults of `kind`.
 

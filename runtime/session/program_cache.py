@@ -281,8 +281,7 @@ class ProgramCache:
         Programs share constants of the graph without sizes; others may be those of their sizes.
         """
         options = self._resources.options
-        is_rounded = options.precision in ("float16", "bfloat16") or options.stop_at is not None
-        if options.widen and not is_rounded:
+        if options.widens:
             constants = partial(self._widened.of, arrays_of(general))
             widen_halves(graph, constants, options.fold_total)
 

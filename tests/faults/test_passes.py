@@ -15,11 +15,15 @@ from tercet.runtime.ir.op import with_attributes
 from tercet.runtime.ops.elementwise import Relu
 from tercet.runtime.passes import SYMBOLIC_PASSES, Pass, linear
 from tercet.runtime.passes.driver import Context
+from tercet.runtime.passes.half.widen_halves import widen_halves
+from tercet.runtime.session import program_cache
 from tercet.tools.bisect.bisection import bisect
+from tercet.tools.compare import case
+from tercet.tools.compare.compare import compare
 from tercet.tools.compare.layers import compare_layers
 from tercet.tools.runners.replay import PassList
 
-from .networks import NETWORKS, inputs_of, network
+from .networks import NETWORKS, Array, inputs_of, network
 
 Damage = Callable[[Graph], None]
 
@@ -251,3 +255,36 @@ def test_layers_tell_that_a_rewrite_is_wrong(
     assert wrong.to_dict()["rewritten"][0]["verdict"] == "wrong"
     found = bisect(proto, ["onnxruntime", "numpy"])
     assert found.rewrite is not None
+
+
+HALVES = """<ir_version: 10, opset_import: ["" : 21]>
+g (float16[1, 2, 4, 4] x) => (float16[1, 2, 4, 4] y)
+{ a = Conv <pads = [1, 1, 1, 1]> (x, w) b = Sigmoid (a) y = Conv <pads = [1, 1, 1, 1]> (b, w) }"""
+
+
+def test_what_keeps_halves_in_float32_is_a_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model on numpy does so last, when sizes are known; so does what looks for its fault."""
+    proto = onnx.parser.parse_model(HALVES)
+    weights = np.random.default_rng(0).standard_normal((2, 2, 3, 3)).astype(np.float16)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    pair = ["onnxruntime", "numpy"]
+    steps = compare_layers(proto, pair)
+    types = {finding.agreement.type for step in steps.layers for finding in step.findings}
+    assert compare(proto, pair, repeat=0).ok
+    assert steps.ok
+    assert "float32[1,2,4,4]" in types
+    assert bisect(proto, pair).fault == "none"
+
+    def wrong(graph: Graph, constants: Callable[[Array], Array], limit: int) -> None:
+        widen_halves(graph, lambda data: constants(data) * np.float32(1.02), limit)
+
+    for module in (program_cache, case):
+        monkeypatch.setattr(module, "widen_halves", wrong)
+    assert compare(proto, pair, repeat=0).verdict == "MISMATCH"
+    assert [each.agreement.output for each in compare_layers(proto, pair).rewritten] == ["y"]
+    found = bisect(proto, pair)
+    assert found.fault == "rewrite"
+    assert found.rewrite == found.rewrites[-1]
+    assert found.rewrite.name == "widen_halves"
+    assert compare(proto, pair, widen=False, repeat=0).ok
+    assert bisect(proto, pair, widen=False).fault == "none"
