@@ -41,6 +41,20 @@ def test_json_has_everything(tercet: Tercet) -> None:
     assert all(entry["verdict"] == "ok" for entry in other["outputs"])
 
 
+@pytest.mark.parametrize(("repeat", "runs"), [(0, 1), (3, 6)])
+def test_says_which_faults_of_chance_may_have_been_missed(repeat: int, runs: int) -> None:
+    """Runs are the first, one more, those measured, and one after other inputs."""
+    model = models.classifier()
+    api.compare(model, ["numpy", "onnxruntime"], repeat=repeat).save("saved.npz")
+    found = api.compare(model, ["numpy"], repeat=repeat, load="saved.npz")
+    numpy = found["numpy"]
+    assert numpy.compared == runs
+    assert (1 - numpy.rarest) ** runs == pytest.approx(0.05)
+    said = " ".join(str(found).split())
+    last = f"if these are at least {numpy.rarest:.1%} of numpy's ({runs} compared)."
+    assert said.endswith(last)
+
+
 def test_mismatch_is_located(tercet: Tercet) -> None:
     """No tolerance at all, and two libraries that add in another order."""
     rough = "--rtol", "0", "--atol", "0", "--repeat", 1

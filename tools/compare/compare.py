@@ -22,6 +22,7 @@ from ..common.measure import Repeat, Timing
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.writing import model_title
+from ..runners.repetition import rarest
 from ..runners.runners import (
     RunnerSettings,
     check_names,
@@ -52,6 +53,8 @@ class ComparisonResult:
         outputs: its outputs.
         agreements: each output against the reference's; empty for the reference.
         error: relative L2 distance of the worst output from float64; None if not computed.
+        compared: number of runs on these inputs whose results were compared; onnxruntime keeps
+            those of most steady runs in its process.
     """
 
     name: str
@@ -63,6 +66,12 @@ class ComparisonResult:
     outputs: Mapping[str, Array] = field(repr=False, compare=False)
     agreements: tuple[Agreement, ...] = ()
     error: float | None = None
+    compared: int = 1
+
+    @property
+    def rarest(self) -> float:
+        """The share of runs in which a result must be wrong to be found in 95 % of cases."""
+        return rarest(self.compared)
 
     @property
     def ok(self) -> bool:
@@ -86,6 +95,7 @@ class ComparisonResult:
             "ok": self.ok,
             "verdict": self.verdict,
             "error": self.error,
+            "compared": self.compared,
             "outputs": [found.to_dict() for found in self.agreements],
         }
 
@@ -303,4 +313,5 @@ def _result(name: str, entry: Entry) -> ComparisonResult:
         entry.outputs,
         tuple(entry.agreements),
         entry.error,
+        entry.runs,
     )

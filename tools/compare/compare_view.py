@@ -210,10 +210,20 @@ def _show_legend(console: Console, comparison: Comparison) -> None:
             "rounding: the largest difference that it may cause in an element, "
             f"{_bounds_text(comparison)}. cold: "
             "first run after loading. steady: median of later runs, interleaved, arrays in to "
-            "arrays out.",
+            f"arrays out.{_chance_text(comparison.results)}",
             "dim",
         )
     )
+
+
+def _chance_text(results: Sequence[ComparisonResult]) -> str:
+    """Return in which share of its runs a runner must be wrong for that to be seen."""
+    ran = [each for each in results if each.load == each.load]  # saved outputs have no runs
+    shares = [f"{each.rarest:.1%} of {each.name}'s ({each.compared} compared)" for each in ran]
+    if not shares:
+        return ""
+    said = "What is wrong in some runs only is found in 95% of cases if these are at least"
+    return f" {said} {', '.join(shares)}."
 
 
 def _bounds_text(comparison: Comparison) -> str:

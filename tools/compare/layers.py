@@ -30,6 +30,7 @@ from ..common.nested import flat
 from ..common.shapes import Dims, Shapes
 from ..common.threads import use_threads
 from ..export.writing import model_title
+from ..runners.repetition import rarest
 from ..runners.replay import (
     FilePlayer,
     Player,
@@ -139,7 +140,7 @@ class Layers(Judged):
     @property
     def rarest(self) -> float:
         """The share of runs in which a step must be wrong to be found in 95 % of cases."""
-        return 1 - 0.05 ** (1 / self.runs)
+        return rarest(self.runs)
 
     def table(self) -> list[dict[str, Any]]:
         """Return one flat row per tensor, for `pandas.DataFrame`."""

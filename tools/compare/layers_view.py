@@ -122,6 +122,10 @@ def _show_counts(console: Console, found: Layers) -> None:
                 "dim",
             )
         )
+    elif said:
+        console.print(
+            Text("one run of each: what is wrong in some runs only is found by --runs N", "dim")
+        )
     if not found.worst:
         return
     console.print(

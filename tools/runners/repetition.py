@@ -60,6 +60,15 @@ def is_repeated(found: Mapping[str, HostValue], again: Mapping[str, HostValue]) 
     return all(a is not None and b is not None and same_bits(a, b) for a, b in pairs)
 
 
+def rarest(runs: int) -> float:
+    """Return the share of runs in which something must be wrong to be found in 95 % of cases.
+
+    Args:
+        runs: number of runs whose results are compared.
+    """
+    return 1 - 0.05 ** (1 / runs)
+
+
 def same_bits(a: Array, b: Array) -> bool:
     """Whether two arrays have equal shapes and bits, or equal strings."""
     if a.dtype == object or b.dtype == object:
