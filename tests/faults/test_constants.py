@@ -64,6 +64,7 @@ def test_only_its_own_step_is_accused(network: ModelProto) -> None:
     assert not found.rewritten
     once = compare_layers(network, ["numpy", player()])
     assert [finding.agreement.output for finding in once.whole] == ["y"]
+    assert once.planned is None  # another step reads the constants that it has overwritten
     assert not once.rewritten
     fault = bisect(network, ["numpy", player()])
     assert (fault.fault, fault.nodes) == ("nodes", ("first",))

@@ -12,6 +12,7 @@ import pytest
 from tercet import backends
 from tercet.backends.numpy import NumpyBackend
 from tercet.runtime.options import Options
+from tercet.runtime.plan.backend import Backend
 from tercet.runtime.plan.plan import Plan
 from tercet.tools.bisect.bisection import bisect
 from tercet.tools.compare.compare import compare
@@ -418,23 +419,71 @@ def first_is_five(data: Array) -> None:
     data[(0,) * data.ndim] = 5
 
 
+@pytest.mark.parametrize("inner", [NumpyBackend(), FakeBackend(FakeDevice())])
 @pytest.mark.parametrize("optimise", [True, False])
-def test_a_step_that_is_wrong_only_among_others_is_not_called_right(*, optimise: bool) -> None:
+def test_a_step_that_is_wrong_only_among_others_is_not_called_right(
+    *, optimise: bool, inner: Backend
+) -> None:
     """Alone, the parts are views of the input, which nothing computes."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
       g (float[2, 8] x) => (float[2, 8] y, float[1, 8] z) <int64[2] sizes = {1, 1}> {
         [split] a, b = Split <axis = 0> (x, sizes)
         [joined] y = Concat <axis = 0> (b, a)  [other] z = Neg (a) }""")
     x = np.ones((2, 8), np.float32)
-    runners = ["numpy", player({"split"}, first_is_five)]
+    faulty = FaultyBackend({"split"}, first_is_five, inner)
+    runners = ["numpy", BackendPlayer("faulty", (faulty, NumpyBackend()), Options())]
     found = compare_layers(model, runners, {"x": x}, optimise=optimise)
-    assert (found.first, found.verdict) == (None, "inconclusive")
+    assert (found.first, found.verdict) == (None, "MISMATCH")
+    assert found.planned is not None
+    assert found.planned.nodes == ("split",)
+    assert found.to_dict()["planned"]["verdict"] == "wrong"
     assert [finding.agreement.output for finding in found.whole] == ["y", "z"]
     assert found.to_dict()["whole"][0]["verdict"] == "wrong"
-    assert "no step of faulty is wrong alone" in " ".join(str(found).split())
+    assert "no step of faulty is wrong alone, but split (Split) is" in " ".join(str(found).split())
     assert bisect(model, runners, {"x": x}).nodes == ("split",)
     honest = compare_layers(model, ["numpy", player(set(), first_is_five)], {"x": x})
     assert (honest.whole, honest.ok) == ((), True)
+
+
+def test_a_step_behind_control_flow_is_found_in_the_plan_that_has_it() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
+      g (float[2, 8] x, bool go) => (float[2, 8] y) <int64[2] sizes = {1, 1}> {
+        [before] n = Neg (x)
+        [choice] m = If (go) <then_branch = t () => (float[2, 8] p) { p = Exp (n) },
+                              else_branch = e () => (float[2, 8] q) { q = Identity (n) }>
+        [split] a, b = Split <axis = 0> (m, sizes)
+        [joined] y = Concat <axis = 0> (b, a) }""")
+    runners = ["numpy", player({"split"}, first_is_five)]
+    feeds = {"x": np.ones((2, 8), np.float32), "go": np.array(True)}
+    found = compare_layers(model, runners, feeds, optimise=False)
+    assert found.first is None
+    assert found.planned is not None
+    assert found.planned.nodes == ("split",)
+
+
+def in_an_arena_of(nbytes: int) -> Damage:
+    """As a kernel does that is chosen for larger graphs."""
+
+    def damage(data: Array) -> None:
+        memory = data
+        while isinstance(memory.base, np.ndarray):
+            memory = memory.base
+        if memory.nbytes > nbytes:
+            one_percent(data)
+
+    return damage
+
+
+def test_the_kernel_that_the_whole_graph_runs_is_compared() -> None:
+    """Later steps read what is wrong, but are right on the reference's tensors."""
+    model, feeds = network("transformer"), inputs_of("transformer")
+    runners = ["numpy", player({"gelu_add"}, in_an_arena_of(1500))]
+    found = compare_layers(model, runners, feeds)
+    assert found.first is None
+    assert found.whole
+    assert found.planned is not None
+    assert "gelu_add" in found.planned.nodes
+    assert found.verdict == "MISMATCH"
 
 
 def test_the_first_nan_is_named() -> None:

@@ -9,14 +9,16 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda.core is not installed: pip install 'tercet[cuda13]'")
 
+import numpy as np
 from onnx.parser import parse_model
 
 import tercet
 from tercet.backends.cuda.recipe import source as kernel_source
 from tercet.backends.cuda.recipe.source import KERNELS
 from tercet.runtime.options import Options
+from tercet.tools.compare.in_plan import rows_in_plan
 from tercet.tools.compare.layers import compare_layers
-from tercet.tools.runners.replay import BackendPlayer
+from tercet.tools.runners.replay import BackendPlayer, as_written, open_player, run_all
 
 from ..gpu.planted import EDITS, TEXT, edit
 from .dry import DryDevice, launches, planned_model
@@ -54,6 +56,34 @@ def test_each_node_is_a_kernel_of_its_own() -> None:
 def test_edited_lines_exist(kind: str) -> None:
     name, old, _ = EDITS[kind]
     assert old in (KERNELS / name).read_text(encoding="utf-8")
+
+
+#: Two results that are parts of a third one, whose rows have gaps.
+JOINED = """<ir_version: 10, opset_import: ["" : 23]>
+g (float[1, 3, 6, 6] x, float[4, 3, 3, 3] v, float[5, 8, 1, 1] w) => (y) {
+  a = Conv <pads = [1, 1, 1, 1]> (x, v)
+  b = Relu (a)
+  c = Tanh (a)
+  d = Concat <axis = 1> (b, c)
+  y = Conv (d, w)
+}"""
+
+
+@needs_compiler
+def test_rows_of_a_plan_take_the_tensors_of_a_reference(emulated: CudaBackend) -> None:
+    """Whatever the layout of their operands on the device is."""
+    proto = parse_model(JOINED)
+    rng = np.random.default_rng(0)
+    with tercet.load(proto, stop_at=0) as model:
+        shapes = {value.name: value.type.dims for value in model.imported.inputs}
+        feeds = {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+        graph = as_written(model.imported, feeds)
+    values = run_all(open_player("numpy"), graph, feeds)
+    rows = [*rows_in_plan(BackendPlayer("emulated", (emulated,), Options()), graph, values)]
+    assert {name for _, part, _ in rows for name in part.outputs} == {"a", "b", "c", "y"}
+    for _, part, found in rows:
+        for name in part.outputs:
+            np.testing.assert_allclose(found[name], values[name], rtol=1e-3, atol=1e-3)
 
 
 @needs_compiler

@@ -376,7 +376,9 @@ class _Trial:
             found = [] if len(found) == len(units) > 1 else found
             names = dict.fromkeys(name for nodes in found for n in nodes for name in n.origin)
         if not names:
-            wrong = self._wrong_alone(case, graph, values)
+            wrong = self._wrong_alone(case, graph, values) or self._wrong_planned(
+                case, graph, values
+            )
             names = dict.fromkeys(name for layer in wrong for name in layer.nodes)
         self._note(fault="nodes" if names else "together", nodes=tuple(names))
 
@@ -395,6 +397,12 @@ class _Trial:
         match = LayerMatcher((self._reference, runner), graph, values, say=self.say)
         layers = match.alone(graph, runner.units(graph))
         return [layer for layer in layers if layer.verdict == "wrong"]
+
+    def _wrong_planned(self, case: Case, graph: Graph, values: Values) -> list[Layer]:
+        """Return the first step that is wrong with the kernel that the whole graph's plan has."""
+        sides = self._reference, case.player(self._runner, graph)
+        layer = LayerMatcher(sides, graph, values, say=self.say).in_plan(graph)
+        return [] if layer is None else [layer]
 
     def _search_later_runs(
         self, case: Case, graph: Graph, findings: Callable[[Values], list[Finding]]

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ...runtime.errors import InputError, TercetError
+from ...runtime.errors import InputError, TercetError, TimeLimitError
 from ...runtime.ir.graph import Graph, Node
 from ...runtime.ir.types import HostValue
 from ..common.console import Say, silent
 from ..common.ended import RunnerEnded
 from ..runners.repetition import is_repeated
 from ..runners.replay import (
+    BackendPlayer,
     Player,
     are_own,
     feeds_of,
@@ -25,6 +26,7 @@ from ..verdict.drawn import draws
 from ..verdict.error_bounds import Finding, Judge
 from .bodies import BodyRun, has_bodies, visit_bodies
 from .conversions import with_conversions
+from .in_plan import rows_in_plan
 
 #: Number of samples of a whole graph, which may take long, and whose tensors are all kept.
 SAMPLES = 3
@@ -196,6 +198,37 @@ class LayerMatcher:
         if any(finding.verdict == "wrong" for finding in findings):
             findings = self._unless_alone(judge, findings, found, ours, given)
         return self._judged(number, nodes, findings, unlike, part.outputs)
+
+    def in_plan(self, graph: Graph) -> Layer | None:
+        """Return the first step that is wrong on the reference's tensors in the whole graph's plan.
+
+        It is so in a plan in which nothing else has run, too: what others overwrite is not its.
+        """
+        runner = self._runner
+        if not isinstance(runner, BackendPlayer):
+            return None
+        try:
+            for number, part, found in rows_in_plan(runner, graph, self._values):
+                if self._planned(number, part, found).verdict == "wrong":
+                    again = rows_in_plan(runner, graph, self._values, only=number)
+                    return first_wrong([self._planned(*each) for each in again])
+        except TimeLimitError:
+            raise
+        except TercetError:  # it does not run on what a reference gives
+            pass
+        return None
+
+    def _planned(self, number: int, part: Graph, found: Mapping[str, HostValue]) -> Layer:
+        if any(map(draws, part.nodes)):
+            return _layer(number, part.nodes)
+        feeds, names = feeds_of(part, self._values), part.outputs
+        judge = Judge(part, feeds, self._runner.precision, own=are_own(*self._players))
+        wanted = {name: self._values[name] for name in names}
+        findings = judge.findings(wanted, {name: found[name] for name in names})
+        findings = with_conversions(part.nodes, findings, self._values, found)
+        if any(finding.verdict == "wrong" for finding in findings):
+            findings = self._unless_alone(judge, findings, found, part, feeds)
+        return _layer(number, part.nodes, findings)
 
     def _unless_alone(
         self,

@@ -68,6 +68,8 @@ class Layers(Judged):
         of_file: whether the steps are nodes of the file, as passes remove the wrong one.
         whole: outputs that are wrong where the runner runs the whole graph, though no step is wrong
             alone.
+        planned: the first step that is wrong where the whole graph has it, with the kernel and the
+            layout that it has there, though it is not alone; None if none is, or it is not known.
         imported: outputs that differ between the graph that was read and the file, both run by
             onnxruntime or onnx.reference, if they take part.
         imported_in: the file's first node with a result that importing changes; empty if it is not
@@ -89,6 +91,7 @@ class Layers(Judged):
     rewritten: tuple[Finding, ...] = ()
     of_file: bool = False
     whole: tuple[Finding, ...] = ()
+    planned: Layer | None = None
     imported: tuple[Finding, ...] = ()
     imported_in: str = ""
     unread: str = ""
@@ -118,7 +121,7 @@ class Layers(Judged):
         changed = (*self.rewritten, *self.imported)
         own.extend(finding.agreement.verdict for finding in changed)
         if self.whole:
-            own.append("inconclusive")
+            own.append("MISMATCH" if self.planned else "inconclusive")
         for layer in self.layers:
             if layer.verdict == "wrong" or layer.repeatable is False:
                 own.append("MISMATCH")
@@ -180,6 +183,7 @@ class Layers(Judged):
             "of_file": self.of_file,
             "nan": self.nan,
             "whole": [finding.to_dict() for finding in self.whole],
+            "planned": None if self.planned is None else self.planned.to_dict(),
             "imported": [finding.to_dict() for finding in self.imported],
             "imported_in": self.imported_in,
             "unread": self.unread,
@@ -309,18 +313,26 @@ class _Seen:
         rewritten: outputs that passes change.
         of_file: whether the steps are those of the file's graph.
         apart: outputs of whole graphs that are wrong on runners without a wrong step.
+        planned: the steps of these that are wrong where the whole graph has them.
     """
 
     layers: dict[str, list[Layer]]
     rewritten: tuple[Finding, ...] = ()
     of_file: bool = False
     apart: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict[str, tuple[Finding, ...]])
+    planned: Mapping[str, Layer | None] = field(default_factory=dict[str, Layer | None])
 
 
 def _of_runners(seen: _Seen, common: Layers) -> Layers:
     """Return the result for the first runner, with those for the others and what all have."""
     first, *others = (
-        replace(common, runner=name, layers=tuple(layers), whole=seen.apart.get(name, ()))
+        replace(
+            common,
+            runner=name,
+            layers=tuple(layers),
+            whole=seen.apart.get(name, ()),
+            planned=seen.planned.get(name),
+        )
         for name, layers in seen.layers.items()
     )
     steps = (layer for layers in seen.layers.values() for layer in layers)
@@ -396,6 +408,7 @@ class _Match:
                 graph = plain
         reference, *runners = self.players
         apart: dict[str, tuple[Finding, ...]] = {}
+        planned: dict[str, Layer | None] = {}
         for player in () if self.cumulative else runners:
             # What other programs make of a graph that is not the file's says nothing of the file.
             is_theirs = graph is plain or not isinstance(player, FilePlayer)
@@ -403,4 +416,8 @@ class _Match:
                 self.tell(f"{player.name}: running the whole graph")
                 sides = reference, player
                 apart[player.name] = wrong_as_a_whole(self.case, graph, values, sides)
-        return _Seen(done, apart=apart)
+                if apart[player.name]:
+                    self.tell(f"{player.name}: steps in the plan of the whole graph")
+                    own = reference, self.case.player(player, graph)
+                    planned[player.name] = LayerMatcher(own, graph, values).in_plan(graph)
+        return _Seen(done, apart=apart, planned=planned)

@@ -151,9 +151,13 @@ def _show_verdict(console: Console, found: Layers) -> None:
         for finding in found.whole:
             said = f"{finding.agreement.output} of the whole graph: {finding.agreement.reason}"
             console.print(Text(said, "bold yellow"))
-        said = (
-            f"no step of {found.runner} is wrong alone: --cumulative shows the first wrong tensor"
-        )
+        said = f"no step of {found.runner} is wrong alone"
+        if found.planned is not None:
+            step = f"{found.planned.name} ({found.planned.operators})"
+            said = f"{said}, but {step} is in the plan of the whole graph"
+            console.print(Text(f"{said}, with the kernel and the layout of there", "bold red"))
+            return
+        said = f"{said}: --cumulative shows the first wrong tensor"
         console.print(Text(f"{said}, and tercet bisect the step", "bold yellow"))
         return
     if first is None:

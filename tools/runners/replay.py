@@ -109,19 +109,20 @@ class BackendPlayer:
         return self.options.precision
 
     def run(self, graph: Graph, feeds: Values) -> dict[str, HostValue]:
-        with self._loaded(graph) as model:
+        with self.loaded(graph) as model:
             return model.run(dict(feeds))
 
     def run_repeatedly(self, graph: Graph, feeds: Values, runs: int) -> Repeated:
-        with self._loaded(graph) as model:
+        with self.loaded(graph) as model:
             yield from (model.run(dict(feeds)) for _ in range(runs))
             run_on_others(model.run, feeds)
             yield model.run(dict(feeds))
-        with self._loaded(graph) as model:  # what it keeps of the first inputs would do above
+        with self.loaded(graph) as model:  # what it keeps of the first inputs would do above
             run_on_others(model.run, feeds)
             yield model.run(dict(feeds))
 
-    def _loaded(self, graph: Graph) -> Model:
+    def loaded(self, graph: Graph) -> Model:
+        """Return a model that runs a graph as it is; the caller closes it."""
         options = replace(self.options, stop_at=0, max_plans=1)
         if not all(backends.is_own(each.name) for each in self.backends):
             graph = with_own_constants(graph)
