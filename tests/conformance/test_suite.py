@@ -71,6 +71,16 @@ def test_cases_read_as_often_as_one_likes() -> None:
                 assert len(outputs) == len(model.graph.output)
 
 
+def test_expectations_depend_on_ml_dtypes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "HERE", tmp_path)
+    monkeypatch.setattr(report, "version", {"ml-dtypes": "0.7.0rc1"}.__getitem__)
+    entry = '[[not_passed]]\nreason = "because"\nsince = "{}"\ncases = ["node/test_{}"]\n'
+    cases = {"0.6": "abs", "0.7": "acos", "0.10": "add", "1.0": "and"}
+    text = "".join(entry.format(since, name) for since, name in cases.items())
+    (tmp_path / "expected.toml").write_text(text)
+    assert read_expectation("a").reasons.keys() == {"node/test_abs", "node/test_acos"}
+
+
 def test_expectations_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "HERE", tmp_path)
     entry = '[[not_passed]]\nreason = "because"\ncases = ["node/test_abs"]\n'

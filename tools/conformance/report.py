@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,14 +35,17 @@ def read_expectation(*backends: str) -> Expectation:
     """Return the expectations for backends that run cases together.
 
     ``expected.toml`` applies to all, ``expected_BACKEND.toml`` to one, if present. They have tables
-    ``[[not_passed]]`` with ``reason`` and ``cases``, and optionally ``by_chance = true``; and at
-    the top, for one backend, optionally ``may_decline = true``.
+    ``[[not_passed]]`` with ``reason`` and ``cases``, and optionally ``by_chance = true``, or
+    ``since``, the version of ml_dtypes from which on it applies; and at the top, for one backend,
+    optionally ``may_decline = true``.
     """
     reasons: dict[str, str] = {}
     lucky: set[str] = set()
     files = [HERE / "expected.toml", *(HERE / f"expected_{name}.toml" for name in backends)]
     found = [tomllib.loads(f.read_text(encoding="utf-8")) if f.is_file() else {} for f in files]
     for entry in (entry for data in found for entry in data.get("not_passed", ())):
+        if _version(entry.get("since", "0")) > _version(version("ml-dtypes")):
+            continue
         again = reasons.keys() & set(entry["cases"])
         if again:
             raise UsageError(f"{', '.join(sorted(again))} is expected not to pass for two reasons")
@@ -49,6 +53,11 @@ def read_expectation(*backends: str) -> Expectation:
         lucky.update(entry["cases"] if entry.get("by_chance") else ())
     declines = [data.get("may_decline", False) for data in found[1:]]
     return Expectation(reasons, frozenset(lucky), all(declines))
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the major and the minor number of a version."""
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from ....runtime.ir.dtypes import float16, float32, float64
+from ....runtime.ir.dtypes import FEW_BITS, float16, float32, float64
 from ....runtime.ir.types import Array
 from . import calls
 from .convert import is_stored
@@ -27,8 +27,8 @@ def elementwise_call(
         return partial(_with_singles, function, *operands, out=out)
     x, *bounds = operands
     if isinstance(function, Conversion) and x is not None and is_stored(x.dtype, out.dtype):
-        has_halves = float16 in (x.dtype, out.dtype)
-        return partial(store, out, x) if has_halves else partial(np.copyto, out, x, "unsafe")
+        is_numpy_s = float16 not in (x.dtype, out.dtype) and out.dtype not in FEW_BITS
+        return partial(np.copyto, out, x, "unsafe") if is_numpy_s else partial(store, out, x)
     limits = None if x is None or x.dtype != out.dtype else _LIMITS.get(out.dtype)
     if limits is None or function not in (clip, relu, greatest, least):
         return calls.calling(function, *operands, out=out)
