@@ -51,7 +51,7 @@ def test_says_which_faults_of_chance_may_have_been_missed(repeat: int, runs: int
     assert numpy.compared == runs
     assert (1 - numpy.rarest) ** runs == pytest.approx(0.05)
     said = " ".join(str(found).split())
-    last = f"if these are at least {numpy.rarest:.1%} of numpy's ({runs} compared)."
+    last = f"if it spoils at least {numpy.rarest:.1%} of numpy's ({runs} compared)."
     assert said.endswith(last)
 
 

@@ -222,7 +222,7 @@ def _chance_text(results: Sequence[ComparisonResult]) -> str:
     shares = [f"{each.rarest:.1%} of {each.name}'s ({each.compared} compared)" for each in ran]
     if not shares:
         return ""
-    said = "What is wrong in some runs only is found in 95% of cases if these are at least"
+    said = "A fault that only some runs have is found in 95% of cases if it spoils at least"
     return f" {said} {', '.join(shares)}."
 
 
