@@ -42,11 +42,13 @@ def test_json_has_everything(tercet: Tercet) -> None:
 
 
 @pytest.mark.parametrize(("repeat", "runs"), [(0, 1), (3, 6)])
-def test_says_which_faults_of_chance_may_have_been_missed(repeat: int, runs: int) -> None:
+def test_says_which_faults_of_chance_may_have_been_missed(
+    repeat: int, runs: int, tmp_path: Path
+) -> None:
     """Runs are the first, one more, those measured, and one after other inputs."""
-    model = models.classifier()
-    api.compare(model, ["numpy", "onnxruntime"], repeat=repeat).save("saved.npz")
-    found = api.compare(model, ["numpy"], repeat=repeat, load="saved.npz")
+    model, saved = models.classifier(), tmp_path / "saved.npz"
+    api.compare(model, ["numpy", "onnxruntime"], repeat=repeat).save(saved)
+    found = api.compare(model, ["numpy"], repeat=repeat, load=saved)
     numpy = found["numpy"]
     assert numpy.compared == runs
     assert (1 - numpy.rarest) ** runs == pytest.approx(0.05)
