@@ -284,6 +284,7 @@ def test_what_keeps_halves_in_float32_is_a_rewrite(monkeypatch: pytest.MonkeyPat
     assert [each.agreement.output for each in compare_layers(proto, pair).rewritten] == ["y"]
     found = bisect(proto, pair)
     assert found.fault == "rewrite"
+    assert found.rewrite is not None
     assert found.rewrite == found.rewrites[-1]
     assert found.rewrite.name == "widen_halves"
     assert compare(proto, pair, widen=False, repeat=0).ok
