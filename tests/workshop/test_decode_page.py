@@ -21,6 +21,7 @@ from tercet.tools.verdict.accuracy import distance_of
 from tercet.tools.workshop import decode_bench
 from tercet.tools.workshop.decode_page import (
     DecodeTiming,
+    OnnxruntimeTiming,
     PromptTiming,
     PytorchTiming,
     markdown,
@@ -89,6 +90,19 @@ def test_prompts_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert line == "| llama-3.2-1b | int4, block 32 | 2048 | 2.00 | 400 | 50% |"
 
 
+def test_onnxruntime_has_a_table_of_its_own(tmp_path: Path) -> None:
+    """It needs twice as long as the row of the same place; of another place there is none."""
+    peer = OnnxruntimeTiming("llama-3.2-1b", 16, 32, 1, 512, 2048, "CUDA graph", 1.0, 2e-3)
+    json_file, page = save([ROW], [], ABOUT, tmp_path, (), [peer, replace(peer, batch=8)])
+    read = earlier(json_file, ABOUT, OnnxruntimeTiming.from_dict, "onnxruntime")
+    assert read == [peer, replace(peer, batch=8)]
+    lines = [x for x in page.read_text(encoding="utf-8").splitlines() if "CUDA graph" in x]
+    assert lines == [
+        "| llama-3.2-1b | float16 | 1 | 512 | CUDA graph | 1.000 | 1000 | 2.0 | 2.0e-03 |",
+        "| llama-3.2-1b | float16 | 8 | 512 | CUDA graph | 1.000 | 8000 |  | 2.0e-03 |",
+    ]
+
+
 def test_operations_of_a_prompt() -> None:
     """Each weight of two blocks once, but of the last block only those of keys and values."""
     sizes, tokens = DecoderSizes(64, 96, 2, 4, 2, 48), 16
@@ -115,8 +129,12 @@ def test_a_decoder_of_this_size(
     how += ["--late", "9", "--prompt", "8"]  # no time of the device, so no line for the prompt
     peers = pytorch_file(tmp_path, STEP | {"model": "tiny", "position": 4})
     more = ["--pytorch", str(peers), "--output", str(tmp_path), "--batch", "1", "2"]
-    decode_bench.main(["tiny", *how, *more])
-    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    decode_bench.main(["tiny", *how, *more, "--onnxruntime", "cpu"])
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    others = [row for row in lines if "way" in row]
+    assert [(row["bits"], row["batch"]) for row in others] == [(16, 1), (16, 2), (4, 1), (4, 2)]
+    assert all(0 < row["error"] < 1e-2 for row in others if row["batch"] == 1)
+    said = [row for row in lines if "way" not in row]
     found = [(row["bits"], row["batch"], row["position"]) for row in said]
     assert found == [(bits, *row) for bits in (16, 4) for row in ((1, 4), (2, 4), (1, 9))]
     assert all(0 < row["error"] < 1e-2 for row in said if row["position"] == 4)

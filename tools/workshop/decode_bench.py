@@ -9,7 +9,7 @@ two events, which are launched together as `Decoder.follow` launches them ahead)
 between two tokens, greedy and sampled. The floor is the time that
 HBM needs for all weights except the embedding table, of which a step reads one row, and for the
 caches up to the position. A prompt of one sequence is timed, too, and one of its steps at a late
-position.
+position. With --onnxruntime, its steps are timed on the same files; see `decode_onnxruntime`.
 """
 
 from __future__ import annotations
@@ -46,13 +46,25 @@ from ..profile.device_time import device_times
 from ..profile.peaks import peaks_of
 from ..verdict.accuracy import distance_of, exact_outputs
 from .arguments import parser as make_parser
-from .decode_page import DecodeTiming, PromptTiming, PytorchTiming, read_pytorch, save
+from .decode_onnxruntime import logits_of, step_times
+from .decode_page import (
+    DecodeTiming,
+    OnnxruntimeTiming,
+    PromptTiming,
+    PytorchTiming,
+    read_pytorch,
+    save,
+)
 from .decoder_files import SHAPES, DecoderSizes, Packing, write
+
+Timing = DecodeTiming | PromptTiming | OnnxruntimeTiming
 
 #: What is sampled with, as many do.
 SAMPLED = SamplingSettings(0.7, top_k=50, top_p=0.95)
 #: Steps of which the median is taken, and steps that are timed together on the device.
 STEPS, TOGETHER = 21, 4
+#: Where errors of onnxruntime stand among those by number of sequences.
+_PEER = 0
 #: Tokens of the longest prompt that is read to get to a position.
 MOST_READ = 4096
 
@@ -98,6 +110,7 @@ class Measurement:
         check: number of prompt tokens to compare with float64; 0 for none.
         layers: number of blocks of the decoder that is compared; 0 for all.
         backend: the backend that runs it.
+        onnxruntime: the provider of onnxruntime that runs it, too; empty for none.
     """
 
     position: int
@@ -107,10 +120,11 @@ class Measurement:
     check: int
     layers: int
     backend: str
+    onnxruntime: str = ""
 
     def rows(
         self, name: str, packing: Packing, batches: Sequence[int], folder: Path
-    ) -> Iterator[DecodeTiming | PromptTiming]:
+    ) -> Iterator[Timing]:
         """Write and load a decoder, and yield its figures for each number of sequences.
 
         Args:
@@ -135,6 +149,10 @@ class Measurement:
                 yield late._row(model, 1, name, packing, {})
             if self.prompt:
                 yield from self._prompt(model, name, packing)
+        if self.onnxruntime:
+            where = SHAPES[name], name, packing, batches, self.position, self.capacity
+            for peer in step_times(path, *where, self.onnxruntime):
+                yield replace(peer, error=errors.get(_PEER) if peer.batch == 1 else None)
 
     def _errors(
         self,
@@ -147,6 +165,7 @@ class Measurement:
         """Return the distance of the logits of a prompt from float64, by number of sequences.
 
         All sequences are this prompt. The decoder has the widths of `shape`, and `layers` blocks.
+        At `_PEER` is that of onnxruntime, of one sequence.
         """
         if not self.check:
             return {}
@@ -159,6 +178,9 @@ class Measurement:
                 feeds, name = decoder.feeds(tokens), layout.logits.name
             with _timed(seconds, "exact"):
                 exact = exact_outputs(path, feeds, outputs=[name])[name]
+            if self.onnxruntime:
+                logits = logits_of(path, feeds, name, self.onnxruntime)
+                errors[_PEER] = distance_of(logits[:, -1:], exact[:, -1:])
             for batch in batches:
                 with static_decoder(model, layout, batch, self.capacity) as decoder:
                     logits = decoder.step(np.repeat(tokens, batch, 0))
@@ -288,6 +310,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--check-layers", type=int, default=0, help="blocks of the decoder compared; 0 for all"
     )
     parser.add_argument("--pytorch", type=Path, help="file of PyTorch's times on this machine")
+    parser.add_argument(
+        "--onnxruntime",
+        nargs="?",
+        const="cuda",
+        default="",
+        metavar="PROVIDER",
+        help="time onnxruntime on the same files, too (cuda if no provider is given)",
+    )
     given = parser.parse_args(arguments)
     peers = read_pytorch(given.pytorch) if given.pytorch else []
     (backend, *_) = open_backends(given.backend, Options())
@@ -295,32 +325,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about["caches"] = f"room for {given.capacity} positions"
     if (rate := getattr(backend.device, "memory_bandwidth", None)) is not None:
         about["memory bandwidth"] = f"{rate / 1e12:.2f} TB/s by clock and bus width"
-    rows: dict[Any, DecodeTiming] = {}
-    prompts: dict[Any, PromptTiming] = {}
+    kinds = DecodeTiming, PromptTiming, OnnxruntimeTiming
+    found: dict[type[Timing], dict[Any, Any]] = {kind: {} for kind in kinds}
     if given.output:
         file = given.output / "decode.json"
-        rows = {row.place: row for row in earlier(file, about, DecodeTiming.from_dict)}
-        before = earlier(file, about, PromptTiming.from_dict, "prompts")
-        prompts = {row.place: row for row in before}
+        for kind, part in zip(kinds, ("results", "prompts", "onnxruntime"), strict=True):
+            found[kind] = {row.place: row for row in earlier(file, about, kind.from_dict, part)}
         if not given.pytorch:
             peers = earlier(file, about, lambda entry: PytorchTiming(**entry), "pytorch")
     measured = Measurement(
         *(given.position, given.late, given.prompt, given.capacity, given.check),
-        *(given.check_layers, given.backend),
+        *(given.check_layers, given.backend, given.onnxruntime),
     )
     for name, bits in product(given.models, given.bits):
         with TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
             packing = Packing(bits, given.block)
             for row in measured.rows(name, packing, given.batch, Path(folder)):
                 print(json.dumps(row.to_dict()), flush=True)
-                if isinstance(row, PromptTiming):
-                    prompts[row.place] = row
-                else:
-                    rows[row.place] = row
+                found[type(row)][row.place] = row
                 if given.output:
-                    steps = [rows[place] for place in sorted(rows)]
-                    reading = [prompts[place] for place in sorted(prompts)]
-                    save(steps, peers, about, given.output, reading)
+                    steps, prompts, others = (
+                        [rows[place] for place in sorted(rows)] for rows in found.values()
+                    )
+                    save(steps, peers, about, given.output, prompts, others)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,47 @@ class PytorchTiming:
     ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class OnnxruntimeTiming:
+    """What onnxruntime needs for a step of a decoder, of the very file.
+
+    Attributes:
+        model, bits, block, batch, position, capacity: as in `DecodeTiming`.
+        way: how its kernels are launched; see `decode_onnxruntime`.
+        ms: median of several steps that are launched together.
+        error: relative L2 distance of its logits from float64; None if not measured.
+    """
+
+    model: str
+    bits: int
+    block: int
+    batch: int
+    position: int
+    capacity: int
+    way: str
+    ms: float
+    error: float | None = None
+
+    @property
+    def step(self) -> tuple[str, int, int, int, int]:
+        """The `place` of tercet's row."""
+        return self.model, -self.bits, self.block, self.position, self.batch
+
+    @property
+    def place(self) -> tuple[tuple[str, int, int, int, int], str]:
+        """What distinguishes it from other rows, and orders them."""
+        return self.step, self.way
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> OnnxruntimeTiming:
+        """Return the inverse of `to_dict`."""
+        return cls(**entry)
+
+
 def read_pytorch(path: Path) -> list[PytorchTiming]:
     """Return what PyTorch's script wrote: a list of ``model, dtype, way, position, ms``.
 
@@ -214,6 +255,7 @@ def markdown(
     peers: Sequence[PytorchTiming],
     about: Mapping[str, str],
     prompts: Sequence[PromptTiming] = (),
+    onnxruntime: Sequence[OnnxruntimeTiming] = (),
 ) -> str:
     """Return the report as a Markdown page."""
     reading = [
@@ -265,9 +307,42 @@ def markdown(
         *table(TITLES, (cells(row, peers) for row in rows), range(TEXT, len(TITLES))),
         *(reading if prompts else ()),
         *(pytorch if peers else ()),
+        *(_onnxruntime_lines(rows, onnxruntime) if onnxruntime else ()),
         "",
     ]
     return "\n".join(lines)
+
+
+def _onnxruntime_lines(
+    rows: Sequence[DecodeTiming], peers: Sequence[OnnxruntimeTiming]
+) -> list[str]:
+    """Return the table of onnxruntime's steps, beside tercet's."""
+    steps = {row.place: row.device_ms for row in rows}
+
+    def line(peer: OnnxruntimeTiming) -> tuple[str, ...]:
+        ours = steps.get(peer.step)
+        return (
+            *(peer.model, form_of(peer.bits, peer.block), str(peer.batch), str(peer.position)),
+            *(peer.way, f"{peer.ms:.3f}", f"{peer.batch / peer.ms * 1e3:.0f}"),
+            "" if ours is None else f"{peer.ms / ours:.1f}",
+            "" if peer.error is None else f"{peer.error:.1e}",
+        )
+
+    return [
+        "",
+        "onnxruntime's CUDA provider, the same files. Past and present share their buffers, "
+        "nothing leaves the device, steps are launched one after another with one wait at their "
+        "end, and no token is chosen; *ratio* is its time by tercet's:",
+        "",
+        *table(
+            (
+                *("model", "weights", "batch", "position", "launches", "ms", "tokens/s", "ratio"),
+                "error",
+            ),
+            (line(peer) for peer in peers),
+            (2, 3, 5, 6, 7, 8),
+        ),
+    ]
 
 
 def save(
@@ -276,12 +351,14 @@ def save(
     about: Mapping[str, str],
     folder: Path,
     prompts: Sequence[PromptTiming] = (),
+    onnxruntime: Sequence[OnnxruntimeTiming] = (),
 ) -> list[Path]:
     """Write ``decode.json`` and ``decode.md``; return their paths."""
     parts = {
         "results": [each.to_dict() for each in rows],
         "prompts": [each.to_dict() for each in prompts],
         "pytorch": [asdict(each) for each in peers],
+        "onnxruntime": [each.to_dict() for each in onnxruntime],
     }
-    page = markdown(rows, peers, about, prompts)
+    page = markdown(rows, peers, about, prompts, onnxruntime)
     return write(folder, {"decode.json": to_json(about, **parts), "decode.md": page})
