@@ -9,7 +9,7 @@ two events, which are launched together as `Decoder.follow` launches them ahead)
 between two tokens, greedy and sampled. The floor is the time that
 HBM needs for all weights except the embedding table, of which a step reads one row, and for the
 caches up to the position. A prompt of one sequence is timed, too, and one of its steps at a late
-position. With --onnxruntime, its steps are timed on the same files; see `decode_onnxruntime`.
+position. With --onnxruntime cuda, its steps are timed on the same files; see `decode_onnxruntime`.
 """
 
 from __future__ import annotations
@@ -312,11 +312,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pytorch", type=Path, help="file of PyTorch's times on this machine")
     parser.add_argument(
         "--onnxruntime",
-        nargs="?",
-        const="cuda",
         default="",
         metavar="PROVIDER",
-        help="time onnxruntime on the same files, too (cuda if no provider is given)",
+        help="time this provider of onnxruntime on the same files, too: cuda or cpu",
     )
     given = parser.parse_args(arguments)
     peers = read_pytorch(given.pytorch) if given.pytorch else []
