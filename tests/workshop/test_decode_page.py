@@ -145,6 +145,7 @@ def test_a_decoder_of_this_size(
     ]
     assert [row[-1].endswith(" (1 layer)") for row in table(page)] == 2 * [True, True, False]
     assert "500 (float16 eager)" in page
+    assert f"- onnxruntime: {onnxruntime.__version__}\n" in page
 
 
 @pytest.mark.parametrize("bits", [4, 16])

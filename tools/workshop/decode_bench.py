@@ -44,6 +44,7 @@ from ..common.environment import PACKAGES, device_environment
 from ..common.results import earlier
 from ..profile.device_time import device_times
 from ..profile.peaks import peaks_of
+from ..runners.onnxruntime_runner import require
 from ..verdict.accuracy import distance_of, exact_outputs
 from .arguments import parser as make_parser
 from .decode_onnxruntime import logits_of, step_times
@@ -323,6 +324,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about["caches"] = f"room for {given.capacity} positions"
     if (rate := getattr(backend.device, "memory_bandwidth", None)) is not None:
         about["memory bandwidth"] = f"{rate / 1e12:.2f} TB/s by clock and bus width"
+    if given.onnxruntime:  # of its packages, of which several may be installed, the one in use
+        about["onnxruntime"] = require(f"onnxruntime:{given.onnxruntime}").__version__
     kinds = DecodeTiming, PromptTiming, OnnxruntimeTiming
     found: dict[type[Timing], dict[Any, Any]] = {kind: {} for kind in kinds}
     if given.output:
